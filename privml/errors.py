@@ -1,0 +1,144 @@
+"""Error taxonomy of privml.
+
+Every error the library raises on purpose derives from :class:`PrivmlError` and carries a stable
+dotted ``code``. Messages say what was wrong and what to do; no error carries secret data.
+Decoders of foreign bytes raise only :class:`MalformedMessage`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+
+class PrivmlError(Exception):
+    """Root of all errors raised on purpose."""
+
+    code: ClassVar[str] = "privml"
+    exit_code: ClassVar[int] = 3
+
+    def diagnostics(self) -> str:
+        """Return the error as one line for people: code and message."""
+        return f"[{self.code}] {self}"
+
+
+class ParameterError(PrivmlError):
+    """A parameter is out of range or has a wrong shape, dtype or scale."""
+
+    code = "parameter"
+
+
+class UnsupportedError(PrivmlError):
+    """A model or option cannot be run; the message names the part and a replacement if any."""
+
+    code = "unsupported"
+
+
+class ProtocolError(PrivmlError):
+    """The two-party protocol could not go on; no output was produced."""
+
+    code = "protocol"
+    exit_code = 4
+
+
+class MalformedMessage(ProtocolError):
+    """Bytes from outside do not follow the declared format."""
+
+    code = "protocol.malformed"
+
+
+class HandshakeMismatch(ProtocolError):
+    """The parties disagree on a field that the handshake binds; nothing was shared."""
+
+    code = "protocol.handshake"
+    exit_code = 3
+
+
+class TranscriptMismatch(ProtocolError):
+    """The parties saw different messages."""
+
+    code = "protocol.transcript"
+
+
+class PeerAborted(ProtocolError):
+    """The peer stopped the run or vanished."""
+
+    code = "protocol.peer_aborted"
+
+
+class DeadlineExceeded(ProtocolError):
+    """The peer did not answer in time."""
+
+    code = "protocol.deadline"
+
+
+class CorrelationExhausted(ProtocolError):
+    """No unused correlated randomness is left, or what is asked for was already spent."""
+
+    code = "protocol.correlations"
+    exit_code = 3
+
+
+class SecurityError(PrivmlError):
+    """A security rule would be broken; the operation was refused."""
+
+    code = "security"
+    exit_code = 3
+
+
+class InsecureParameters(SecurityError):
+    """Parameters below the required security level."""
+
+    code = "security.parameters"
+
+
+class InsecureRandomness(SecurityError):
+    """Randomness that is not fit for secrets was offered where secrets are drawn."""
+
+    code = "security.randomness"
+
+
+class ClaimTooWeak(SecurityError):
+    """The run would give a weaker guarantee than was asked for."""
+
+    code = "security.claim"
+
+
+class UntrustedArtifact(SecurityError):
+    """A file or key does not match its pinned digest or fingerprint."""
+
+    code = "security.untrusted"
+
+
+class StorageError(PrivmlError):
+    """A file could not be read or written durably."""
+
+    code = "storage"
+
+
+class Corrupt(StorageError):
+    """A file does not have the content its header or checksum promises."""
+
+    code = "storage.corrupt"
+
+
+class Full(StorageError):
+    """The disk or quota is full; nothing was half-written."""
+
+    code = "storage.full"
+
+
+class Locked(StorageError):
+    """Another process holds the file."""
+
+    code = "storage.locked"
+
+
+def internal(condition: bool, what: str) -> None:
+    """Raise ``AssertionError`` if an invariant of our own code is broken; survives ``-O``."""
+    if not condition:
+        raise AssertionError(f"internal error in privml, please report: {what}")
+
+
+def unreachable(what: str) -> NoReturn:
+    """Mark a branch that our own code cannot reach."""
+    raise AssertionError(f"internal error in privml, please report: {what}")

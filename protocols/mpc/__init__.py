@@ -1,0 +1,1 @@
+"""Two-party computation over additive secret sharing."""
