@@ -1,1 +1,63 @@
-"""Two-party computation over additive secret sharing."""
+"""Two-party inference over additive secret sharing: one model, three modes.
+
+``PrivateModel`` holds the weights and plans, simulates and serves; ``connect`` opens the client's
+side of one run. The client's modules never load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privml.protocols.mpc.claim import SecurityClaim
+    from privml.protocols.mpc.correlations.dealer import Dealt, deal
+    from privml.protocols.mpc.correlations.pool import Pool, UsedLog
+    from privml.protocols.mpc.endpoints import Server, connect
+    from privml.protocols.mpc.model import PrivateModel
+    from privml.protocols.mpc.plan import Plan
+    from privml.protocols.mpc.primitive import Cost
+    from privml.protocols.mpc.runtime import Bill, ClientCache, ClientRun, ServerRun
+    from privml.protocols.mpc.spec import Spec
+
+_HOMES = {
+    "SecurityClaim": "claim",
+    "Dealt": "correlations.dealer",
+    "deal": "correlations.dealer",
+    "Pool": "correlations.pool",
+    "UsedLog": "correlations.pool",
+    "Server": "endpoints",
+    "connect": "endpoints",
+    "PrivateModel": "model",
+    "Plan": "plan",
+    "Cost": "primitive",
+    "Bill": "runtime",
+    "ClientCache": "runtime",
+    "ClientRun": "runtime",
+    "ServerRun": "runtime",
+    "Spec": "spec",
+}
+
+__all__ = [
+    "Bill",
+    "ClientCache",
+    "ClientRun",
+    "Cost",
+    "Dealt",
+    "Plan",
+    "Pool",
+    "PrivateModel",
+    "SecurityClaim",
+    "Server",
+    "ServerRun",
+    "Spec",
+    "UsedLog",
+    "connect",
+    "deal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,1 @@
+"""Adapters to other toolkits; each runs in a process and an environment of its own."""

@@ -1,0 +1,1 @@
+"""Additive sharing: truncation and products."""

@@ -1,0 +1,142 @@
+"""Products of shared values: element by element, and a row scaled by two shared factors.
+
+Functionality: ring product, no truncation. Masked openings only (Beaver, CRYPTO 1991), so the view
+is uniform words. Two parties, semi-honest, dealer-hybrid. One flight each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
+from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
+
+
+@dataclass(frozen=True)
+class Mul(Primitive):
+    """Element product of two arrays of one shape; 16 bytes per element each way."""
+
+    shape: tuple[int, ...]
+    dtype: str = "u8"
+    name: ClassVar[str] = "mul"
+
+    def fields(self) -> tuple[Field, ...]:
+        s, d = self.shape, self.dtype
+        return (mask("a", s, dtype=d), mask("b", s, dtype=d), derived("ab", s, dtype=d))
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        return {"ab": free["a"] * free["b"]}
+
+    def online(self) -> Cost:
+        return both(2 * int(self.dtype[1:]) * prod(self.shape))
+
+    def run(self, ctx: Context, corr: Shares, x: Array, y: Array) -> Array:
+        """Return a share of ``x * y``."""
+        e, g = ctx.open(x - corr["a"], y - corr["b"])
+        z = e * corr["b"] + corr["a"] * g + corr["ab"]
+        return z + e * g if ctx.rank == 0 else z
+
+    def simulate(self, masks: Shares, x: Array, y: Array) -> Array:
+        """Return the ring product."""
+        return x * y
+
+
+@dataclass(frozen=True)
+class Square(Primitive):
+    """Element square; 8 bytes per element each way."""
+
+    shape: tuple[int, ...]
+    name: ClassVar[str] = "square"
+
+    def fields(self) -> tuple[Field, ...]:
+        return (mask("a", self.shape), derived("aa", self.shape))
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        return {"aa": free["a"] * free["a"]}
+
+    def online(self) -> Cost:
+        return both(8 * prod(self.shape))
+
+    def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
+        """Return a share of ``x * x``."""
+        (e,) = ctx.open(x - corr["a"])
+        z = (e + e) * corr["a"] + corr["aa"]
+        return z + e * e if ctx.rank == 0 else z
+
+    def simulate(self, masks: Shares, x: Words) -> Words:
+        """Return the ring square."""
+        return x * x
+
+
+@dataclass(frozen=True)
+class SumSquares(Primitive):
+    """Sum of squares of each row; 8 bytes per element each way, only row sums off line."""
+
+    rows: int
+    cols: int
+    name: ClassVar[str] = "sum_squares"
+
+    def fields(self) -> tuple[Field, ...]:
+        return (mask("a", (self.rows, self.cols)), derived("aa", (self.rows,)))
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        return {"aa": (free["a"] * free["a"]).sum(axis=1)}
+
+    def online(self) -> Cost:
+        return both(8 * self.rows * self.cols)
+
+    def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
+        """Return a share of the row sums of ``x * x``."""
+        (e,) = ctx.open(x - corr["a"])
+        z: Words = (e * corr["a"]).sum(axis=1)
+        z = z + z + corr["aa"]
+        return z + (e * e).sum(axis=1) if ctx.rank == 0 else z
+
+    def simulate(self, masks: Shares, x: Words) -> Words:
+        """Return the ring row sums of squares."""
+        out: Words = (x * x).sum(axis=1)
+        return out
+
+
+@dataclass(frozen=True)
+class ScaleRows(Primitive):
+    """Multiply each row of ``x`` by two shared row factors ``y`` and ``g`` in one flight.
+
+    The triple product is opened once: x, y and g are masked and the dealer gives every product of
+    masks. 8 bytes per element and 16 per row each way, 24 off line.
+    """
+
+    rows: int
+    cols: int
+    name: ClassVar[str] = "scale_rows"
+
+    def fields(self) -> tuple[Field, ...]:
+        full, row = (self.rows, self.cols), (self.rows, 1)
+        return (
+            mask("x", full), mask("y", row), mask("g", row),
+            derived("xy", full), derived("xg", full), derived("xyg", full), derived("yg", row),
+        )  # fmt: skip
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        x, y, g = free["x"], free["y"], free["g"]
+        yg = y * g
+        return {"xy": x * y, "xg": x * g, "xyg": x * yg, "yg": yg}
+
+    def online(self) -> Cost:
+        return both(8 * self.rows * (self.cols + 2))
+
+    def run(self, ctx: Context, corr: Shares, x: Words, y: Words, g: Words) -> Words:
+        """Return a share of ``x * y * g``; ``y`` and ``g`` have shape ``(rows, 1)``."""
+        cx, cy, cg = ctx.open(x - corr["x"], y - corr["y"], g - corr["g"])
+        row = cy * corr["g"] + cg * corr["y"] + corr["yg"]
+        if ctx.rank == 0:
+            row = row + cy * cg
+        z: Words = cx * row + (cy * cg) * corr["x"] + cg * corr["xy"] + cy * corr["xg"]
+        return z + corr["xyg"]
+
+    def simulate(self, masks: Shares, x: Words, y: Words, g: Words) -> Words:
+        """Return the ring product."""
+        return x * y * g

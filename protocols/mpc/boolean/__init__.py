@@ -1,0 +1,1 @@
+"""Boolean sharing: comparison and bit conversion."""

@@ -1,0 +1,154 @@
+"""Comparison with public thresholds: XOR-shared bits 1{x >= t} from one masked opening.
+
+Functionality: exact for |x - t| < 2^(l-1); nothing is opened but masked words and masked bits.
+msb(x - t) = msb(c - t) ^ msb(r) ^ 1{(c - t) mod 2^(l-1) < r mod 2^(l-1)} with c = x + r.
+Any number of thresholds on one opening: they share the one-hot words of r, not the node masks.
+
+Two parties, semi-honest, dealer-hybrid. 3 flights; per element and direction 8 B + 33 bit for the
+first threshold and 33 bit for each further one (l = 32: 4 B + 15 bit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from privml.protocols.mpc.boolean.tree import Tree
+from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
+from privml.protocols.mpc.ops import chunk_compare, chunk_onehot, pack_bits
+from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
+
+
+def packed(n: int) -> int:
+    """64-bit words that hold ``n`` bits."""
+    return -(-n // 64)
+
+
+def top_bits(x: Array) -> Words:
+    """Packed most significant bits of flat ring words of any width."""
+    return pack_bits((x.reshape(-1) >> x.dtype.type(8 * x.itemsize - 1)).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Building block: packed bits 1{x >= t} for ``count`` thresholds on an opened ``c = x + r``.
+
+    Owns the fields ``w`` (one-hot chunks of r), ``s`` (its top bit) and the node masks of a tree.
+    """
+
+    n: int
+    count: int
+    bits: int = 64
+
+    @property
+    def chunks(self) -> int:
+        """4-bit chunks below the top bit."""
+        return self.bits // 4
+
+    @property
+    def tree(self) -> Tree:
+        """The comparison tree over all thresholds."""
+        return Tree("t", self.count, self.chunks, packed(self.n))
+
+    def fields(self) -> tuple[Field, ...]:
+        """One-hot chunks, top bits, node masks and their products."""
+        words = packed(self.n)
+        return (
+            derived("w", (self.chunks, 64 * words), dtype="u2", group="xor"),
+            derived("s", (words,), group="xor"),
+            *self.tree.fields(),
+        )
+
+    def derive(self, r: Array, free: Shares) -> dict[str, Array]:
+        """Clear values of the derived fields; ``r`` is the mask of the opening."""
+        low = (r.reshape(-1) & r.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
+        out: dict[str, Array] = {"w": chunk_onehot(low)[: self.chunks], "s": top_bits(r)}
+        out.update(self.tree.derive(free))
+        return out
+
+    def planes(self, c: Array, corr: Shares) -> tuple[Words, Words]:
+        """Local (lt, eq) planes ``(count, chunks, words)`` of public words ``c`` ``(count, n)``."""
+        low = (c & c.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
+        w = full_onehot(corr["w"])
+        pairs = [chunk_compare(np.ascontiguousarray(row), w) for row in low]
+        lt = np.stack([p[0][: self.chunks] for p in pairs])
+        return lt, np.stack([p[1][: self.chunks] for p in pairs])
+
+    def finish(self, c: Array, lt: Words, corr: Shares, rank: int) -> Words:
+        """XOR shares of 1{x >= t}, ``(count, words)``, from the root's lt plane."""
+        share: Words = lt ^ corr["s"]
+        if rank == 0:
+            share = share ^ ~np.stack([top_bits(row) for row in c])
+        return share
+
+    def run(self, ctx: Context, corr: Shares, c: Array) -> Words:
+        """Compare opened words ``c`` of shape ``(count, n)``, thresholds already subtracted."""
+        lt, eq = self.planes(c, corr)
+        for level in range(self.tree.depth()):
+            (opened,) = ctx.open_bits(self.tree.masked(level, lt, eq, corr))
+            lt, eq = self.tree.combine(level, opened, lt, eq, corr, ctx.rank)
+        return self.finish(c, lt[:, 0], corr, ctx.rank)
+
+    def cost(self) -> Cost:
+        """Flights and payload after the opening of c."""
+        return both(self.tree.opened_bytes(), self.tree.depth())
+
+
+def full_onehot(w: Array) -> Array:
+    """Pad one-hot rows to the 16 that the kernel reads."""
+    if w.shape[0] == 16:
+        return np.ascontiguousarray(w)
+    return np.concatenate([w, np.zeros((16 - w.shape[0], w.shape[1]), np.uint16)])
+
+
+@dataclass(frozen=True)
+class Compare(Primitive):
+    """Packed XOR shares of 1{x >= t} for each public threshold (ring integers at x's scale)."""
+
+    shape: tuple[int, ...]
+    thresholds: tuple[int, ...] = (0,)
+    bits: int = 64
+    name: ClassVar[str] = "compare"
+
+    @property
+    def signs(self) -> Signs:
+        """The comparison block."""
+        return Signs(prod(self.shape), len(self.thresholds), self.bits)
+
+    @property
+    def dtype(self) -> str:
+        """Word type of the ring."""
+        return f"u{self.bits // 8}"
+
+    def fields(self) -> tuple[Field, ...]:
+        return (mask("r", self.shape, dtype=self.dtype), *self.signs.fields())
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        return self.signs.derive(free["r"], free)
+
+    def online(self) -> Cost:
+        return both(self.bits // 8 * prod(self.shape)).then(self.signs.cost())
+
+    def run(self, ctx: Context, corr: Shares, x: Array) -> Words:
+        """Return packed bits ``(thresholds, words)``."""
+        (c,) = ctx.open(x + corr["r"])
+        return self.signs.run(ctx, corr, shift(c.reshape(-1), self.thresholds))
+
+    def simulate(self, masks: Shares, x: Array) -> Words:
+        """Return packed clear bits ``(thresholds, words)``."""
+        return at_least(x, self.thresholds)
+
+
+def shift(c: Array, thresholds: Sequence[int]) -> Array:
+    """Public words ``c - t`` for each threshold, ``(count, n)``."""
+    t = np.array([t % (1 << (8 * c.itemsize)) for t in thresholds], c.dtype)
+    return c[None, :] - t[:, None]
+
+
+def at_least(x: Array, thresholds: Sequence[int]) -> Words:
+    """Packed clear bits 1{x >= t} ``(count, words)`` by the sign of the ring difference."""
+    return np.stack([~top_bits(row) for row in shift(x.reshape(-1), thresholds)])

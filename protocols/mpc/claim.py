@@ -1,0 +1,65 @@
+"""The security claim of a run, computed from its components and never typed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from privml.errors import ParameterError
+
+#: What each source of correlated randomness assumes.
+SOURCES: Final = {"dealer": "dealer(third party, off line, no collusion)"}
+
+
+@dataclass(frozen=True)
+class SecurityClaim:
+    """What a run guarantees, against whom, and with which failure probability.
+
+    Attributes
+    ----------
+    source
+        Name of the source of correlated randomness.
+    embedding
+        ``"released"`` or ``"private"``.
+    failure_prob
+        Probability that any truncation or comparison of one inference is wrong.
+    """
+
+    source: str
+    embedding: str
+    failure_prob: float
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ParameterError(
+                f"unknown source {self.source!r}; choose one of {', '.join(SOURCES)}"
+            )
+
+    def __str__(self) -> str:
+        return (
+            f"2pc semi-honest, static, security with abort | {SOURCES[self.source]} | "
+            f"embedding={self.embedding} | lambda=128"
+        )
+
+    @property
+    def failure(self) -> str:
+        """Failure probability in words, with its condition."""
+        return (
+            f"{self.failure_prob:g} per inference (masked truncation and comparison are exact "
+            "while values stay inside the calibrated ranges plus 2 bits)"
+        )
+
+    def leakage(self) -> tuple[str, ...]:
+        """What each party learns beyond its input and output."""
+        tables = (
+            "client: token, position and type embedding tables and the embedding LayerNorm"
+            if self.embedding == "released"
+            else "client: nothing of the embedding tables"
+        )
+        return (
+            "server: batch size and padded length; nothing of the text, its length or the result",
+            "client: architecture, calibrated ranges, its own result",
+            tables,
+            "dealer: shapes only; dealer and either party together learn everything",
+            "network: sizes and times, fixed by the plan",
+        )

@@ -1,0 +1,75 @@
+"""A party's correlations during one run: expanded ahead of the query, handed out once, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from privml.errors import CorrelationExhausted
+from privml.protocols.mpc.arithmetic.affine import Affine
+from privml.protocols.mpc.arithmetic.matmul import Linear
+from privml.protocols.mpc.correlations.run import RunMaterial
+from privml.protocols.mpc.engine import Step
+from privml.protocols.mpc.fields import Seeds, Shares, expand
+from privml.protocols.mpc.primitive import Primitive, Words
+from privml.rng import Csprng
+
+
+class PoolSupply:
+    """Correlations of one claimed run of a pool.
+
+    Parameters
+    ----------
+    rank
+        This party's rank.
+    material
+        The claimed run; destroyed by :meth:`close`.
+    steps
+        The plan's steps, which fix what is taken and in which order.
+    opened
+        At the client: W - B of every weight by name; the products that depend on it are computed
+        ahead as well.
+    """
+
+    def __init__(
+        self, rank: int, material: RunMaterial, steps: Sequence[Step], *,
+        opened: Mapping[str, Words] | None = None,
+    ) -> None:  # fmt: skip
+        self._rank, self._material, self._steps = rank, material, steps
+        self._opened = opened or {}
+        self._seeds = Seeds.of_party(rank, Csprng(material.seed), None)
+        self._ready: deque[Shares] = deque()
+        self._made = 0
+        self._taken = 0
+
+    def prepare(self, *, memory_bytes: int) -> int:
+        """Expand items ahead of the query until they fill ``memory_bytes``; return the bytes."""
+        used = 0
+        while self._made < len(self._steps) and used < memory_bytes:
+            shares = self._make()
+            used += sum(a.nbytes for a in shares.values())
+            self._ready.append(shares)
+        return used
+
+    def _make(self) -> Shares:
+        item, prim = self._made, self._steps[self._made].primitive
+        self._made += 1
+        read = self._material.read if self._rank == 1 else None
+        shares = expand(prim.fields(), item, self._rank, self._seeds, read)
+        if self._rank == 1 and isinstance(prim, Linear | Affine):
+            shares = {**shares, "z1": prim.prepare(shares, self._opened[prim.weight])}
+        return shares
+
+    def take(self, prim: Primitive, item: int) -> Shares:
+        """Return the shares of the next item; anything else than the planned order is refused."""
+        if item != self._taken or item >= len(self._steps) or self._steps[item].primitive != prim:
+            raise CorrelationExhausted(
+                f"item {item} ({prim.name}) is not what the plan has next; nothing was handed out"
+            )
+        self._taken += 1
+        return self._ready.popleft() if self._ready else self._make()
+
+    def close(self) -> None:
+        """Destroy what is left, in memory and on disk."""
+        self._ready.clear()
+        self._material.close()

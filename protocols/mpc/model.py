@@ -1,0 +1,124 @@
+"""One private model, three modes: clear, simulate, execute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privml.backbones.batch import Encoded
+from privml.backbones.public import PublicPart, public_part
+from privml.errors import ParameterError, UntrustedArtifact
+from privml.protocols.mpc.engine import Known, Simulator
+from privml.protocols.mpc.fields import Seeds
+from privml.protocols.mpc.inputs import client_inputs, fit, outputs
+from privml.protocols.mpc.plan import Plan
+from privml.protocols.mpc.quantise import quantise
+from privml.protocols.mpc.spec import Spec
+from privml.rng import Csprng
+
+if TYPE_CHECKING:
+    from privml.backbones.encoder import Encoder
+    from privml.protocols.mpc.runtime import ClientRun
+
+Output = NDArray[np.float64]
+
+
+class PrivateModel:
+    """An encoder that runs in the clear, as an integer simulation, or between two parties.
+
+    Parameters
+    ----------
+    encoder
+        The model with its weights; the server side.
+    spec
+        Numerical options; the default is fine for BERT-type encoders.
+    """
+
+    def __init__(self, encoder: Encoder, spec: Spec | None = None) -> None:
+        self.encoder = encoder
+        self.spec = spec or Spec()
+        self._bounds = {name: interval.bound for name, interval in encoder.ranges().items()}
+        self.public_bytes = public_part(encoder, tables=self.spec.embedding == "released")
+        self.public = PublicPart.from_bytes(self.public_bytes)
+        self._known: dict[str, Known] | None = None
+        self._digest = self.public.digest()
+
+    def plan(self, *, n: int, rows: int = 1, source: str = "dealer") -> Plan:
+        """Return the bill and the claim for ``rows`` sentences of ``n`` tokens, before any run.
+
+        Raises
+        ------
+        ParameterError
+            If a size is out of range or a value would leave the ring's safe range.
+        """
+        plan = Plan(self.encoder.config, self.spec, rows, n, source, self._bounds, self._digest)
+        _ = plan.claim, plan.cost
+        return plan
+
+    def weights(self, plan: Plan) -> dict[str, Known]:
+        """Return the server's quantised operands.
+
+        Raises
+        ------
+        UntrustedArtifact
+            If the plan was made for another model or other options.
+        """
+        mine = (self.encoder.config, self.spec, self._digest)
+        if (plan.config, plan.spec, plan.public) != mine:
+            raise UntrustedArtifact(
+                f"the plan was made for model {plan.config.name!r} with other weights or options "
+                "than the loaded one; make a new plan from this model"
+            )
+        if self._known is None:
+            self._known = quantise(plan.program, self.encoder.params())
+        return self._known
+
+    def __call__(
+        self, batch: Encoded, *, mode: Literal["clear", "simulate"] = "clear", seed: int = 0
+    ) -> Output:
+        """Evaluate in this process.
+
+        Parameters
+        ----------
+        batch
+            Token batch.
+        mode
+            ``"clear"``: the float model. ``"simulate"``: the integer program of the protocol on
+            clear words, masks (hence rounding bits) from ``seed``.
+
+        Returns
+        -------
+        ndarray
+            ``(B, output_dim)`` float64: embeddings or logits.
+        """
+        if mode == "clear":
+            return self.encoder(batch).detach().numpy().astype(np.float64)
+        if mode != "simulate":
+            raise ParameterError(f"mode {mode!r}: choose clear or simulate, or call execute")
+        plan = self.plan(n=batch.length, rows=batch.batch_size)
+        root = Csprng(seed.to_bytes(32, "little")).child("simulation")
+        seeds = Seeds((root.child(0), root.child(1)), None)
+        return self.simulate(plan, batch, seeds)[0]
+
+    def simulate(
+        self, plan: Plan, batch: Encoded, seeds: Seeds
+    ) -> tuple[Output, dict[str, float]]:
+        """Evaluate the integer program under given masks; also return the head-room table.
+
+        With the seeds of a run this equals ``execute`` bit for bit.
+        """
+        rows = batch.batch_size
+        batch = fit(plan, batch)
+        engine = Simulator(seeds)
+        result = plan.program.run(
+            engine, self.weights(plan), client_inputs(plan, batch, self.public)
+        )
+        if result.words is None:
+            raise AssertionError("internal error in privml: simulation without words")
+        return outputs(plan, result.words, batch, rows=rows), engine.head
+
+    def execute(self, run: ClientRun, batch: Encoded) -> Output:
+        """Evaluate with a remote server; same as ``run.execute(batch)``."""
+        return run.execute(batch)

@@ -1,0 +1,30 @@
+// Bit kernels: packing, one-hot chunks, chunk comparison. The numpy twins in ops.py define them.
+// Helpers are static, because each instruction set must compile its own copy.
+#pragma once
+
+#include <cstdint>
+
+namespace privml {
+
+constexpr int kChunks = 16;  // 4-bit chunks of a word; the top one keeps 3 bits
+
+static constexpr int64_t padded(int64_t n) { return (n + 63) / 64 * 64; }
+
+// Mask of the first `left` of 64 elements.
+static constexpr uint64_t live(int64_t left) {
+  return left >= 64 ? ~uint64_t(0) : (uint64_t(1) << left) - 1;
+}
+
+// The kernels of one instruction set; n elements, arrays shaped as in ops.py.
+struct BitKernels {
+  void (*onehot)(const uint64_t* r, int64_t n, uint16_t* out);
+  void (*compare)(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq);
+  void (*pack)(const uint8_t* bits, int64_t n, uint64_t* out);
+  void (*unpack)(const uint64_t* words, int64_t n, uint64_t* out);
+};
+
+BitKernels bits_scalar();
+BitKernels bits_avx2();
+BitKernels bits_avx512();
+
+}  // namespace privml

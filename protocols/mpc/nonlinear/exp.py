@@ -1,0 +1,130 @@
+r"""exp(x) for x <= 0 from one opening: a public exponential times a dealt one.
+
+With c = x + r opened, let c', r' be the 20 bits of c and r above ``shift`` (16 fractional bits).
+Then c' - r' mod 2^20 is x rounded to 16 fractional bits, down or up by the borrow of the low bits
+(unbiased, like the masked truncation), and
+
+.. math:: e^x = e^{c'} e^{-r'} \cdot (1 \text{ if } c' < r' \text{ else } e^{-16}) .
+
+The dealer shares E = exp(-r') at scale 42; exp(c') is public, at scale 18. w = 1{c' < r'} is one
+comparison of 20-bit words on the one-hot chunks that the clip test 1{x >= -15.5} needs anyway. Both
+bits are opened under masks, and products of E with the masks are dealt, so the selection is local.
+The result has scale 60 and peak 2^60. Where the clip bit is 0 the result is exactly 0.
+
+The caller passes x minus one unit of 2^-16, which makes x <= -2^-16 and removes the tie c' = r';
+in a softmax the common factor exp(-2^-16) cancels.
+
+Error: at most 2^-16.9 relative to 1 before the final truncation (rounding of x: 2^-16 relative;
+clip: exp(-15.5) = 1.9e-7). 4 flights (open, two tree levels, select), 8 B + 44 bit per element and
+direction. Two parties, semi-honest, dealer-hybrid; the view is uniform words and bits. Source: ours;
+the digit form replaces the repeated squarings of the limit approximation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from privml.protocols.mpc.boolean.compare import Signs, full_onehot, packed, shift
+from privml.protocols.mpc.boolean.logic import unpack
+from privml.protocols.mpc.boolean.tree import Tree
+from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
+from privml.protocols.mpc.nonlinear.tables import FIELD, exp_fall, exp_late, exp_rise
+from privml.protocols.mpc.ops import chunk_compare
+from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
+
+#: Below this (in natural units) the result is exactly zero.
+CLIP = 15.5
+#: Scale of the result.
+OUT_SCALE = 60
+_CHUNKS = 5
+
+
+@dataclass(frozen=True)
+class Exp(Primitive):
+    """exp of an array of ``shape`` whose fixed-point scale is ``16 + shift``; shift % 4 == 0."""
+
+    shape: tuple[int, ...]
+    shift: int
+    name: ClassVar[str] = "exp"
+
+    @property
+    def signs(self) -> Signs:
+        """The clip comparison."""
+        return Signs(prod(self.shape), 1)
+
+    @property
+    def wrap(self) -> Tree:
+        """The 20-bit comparison c' < r'."""
+        return Tree("w", 1, _CHUNKS, packed(prod(self.shape)))
+
+    @property
+    def threshold(self) -> int:
+        """The clip threshold in ring units."""
+        return -int(CLIP * (1 << (16 + self.shift)))
+
+    def fields(self) -> tuple[Field, ...]:
+        pw = (packed(prod(self.shape)),)
+        return (
+            mask("r", self.shape), bits("bw", pw), bits("bb", pw),
+            derived("e", self.shape), derived("be", self.shape),
+            derived("we", self.shape), derived("wbe", self.shape),
+            *self.signs.fields(), *self.wrap.fields(),
+        )  # fmt: skip
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        e = exp_fall((free["r"] >> np.uint64(self.shift)) & FIELD)
+        we = unpack(free["bw"], self.shape) * e
+        rho_b = unpack(free["bb"], self.shape)
+        return {
+            "e": e, "be": rho_b * e, "we": we, "wbe": rho_b * we,
+            **self.signs.derive(free["r"], free), **self.wrap.derive(free),
+        }  # fmt: skip
+
+    def online(self) -> Cost:
+        n = prod(self.shape)
+        levels = both(self.signs.tree.opened_bytes() + self.wrap.opened_bytes(), 2)
+        return both(8 * n).then(levels).then(both(16 * packed(n)))
+
+    def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
+        """Return a share of exp(x) at scale 60."""
+        (c,) = ctx.open(x + corr["r"])
+        clip, wrapped = self._bits(ctx, corr, c.reshape(-1))
+        zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
+        z_w, z_b = unpack(zw, self.shape), unpack(zb, self.shape)
+        field = (c >> np.uint64(self.shift)) & FIELD
+        late = exp_late(field)
+        diff = exp_rise(field) - late
+        s_w, s_b = ONE - (z_w + z_w), ONE - (z_b + z_b)
+        both_open = late + diff * z_w
+        out: Words = both_open * (z_b * corr["e"] + s_b * corr["be"])
+        return out + (diff * s_w) * (z_b * corr["we"] + s_b * corr["wbe"])
+
+    def _bits(self, ctx: Context, corr: Shares, c: Words) -> tuple[Words, Words]:
+        signs, wrap = self.signs, self.wrap
+        moved = shift(c, (self.threshold,))
+        lt, eq = signs.planes(moved, corr)
+        first = self.shift // 4
+        planes = chunk_compare(c, full_onehot(corr["w"]))
+        wlt, weq = (p[None, first : first + _CHUNKS] for p in planes)
+        for level in range(2):
+            a, b = ctx.open_bits(
+                signs.tree.masked(level, lt, eq, corr), wrap.masked(level, wlt, weq, corr)
+            )
+            lt, eq = signs.tree.combine(level, a, lt, eq, corr, ctx.rank)
+            wlt, weq = wrap.combine(level, b, wlt, weq, corr, ctx.rank)
+        return signs.finish(moved, lt[:, 0], corr, ctx.rank)[0], wlt[0, 0]
+
+    def simulate(self, masks: Shares, x: Words) -> Words:
+        """Return exp at scale 60 with the mask's rounding."""
+        r = masks["r"]
+        c, s = x + r, np.uint64(self.shift)
+        up, down = (c >> s) & FIELD, (r >> s) & FIELD
+        factor = np.where(up < down, exp_rise(up), exp_late(up))
+        keep = ONE - ((x - np.uint64(self.threshold % (1 << 64))) >> TOP)
+        out: Words = keep * factor * exp_fall(down)
+        return out

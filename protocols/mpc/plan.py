@@ -1,0 +1,233 @@
+"""A plan: everything public about a run, its price and its claim, before anything is sent.
+
+Both parties and the dealer hold the same plan file. It contains the model's public configuration,
+the options, the sizes and the calibrated ranges; program, cost and demand for correlations follow
+from it, and its digest is bound in the handshake and in every pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import rfc8785
+
+from privml.backbones.config import EncoderConfig
+from privml.backbones.program import encoder_ops, multiply_adds, parameter_shapes
+from privml.errors import MalformedMessage, ParameterError, PrivmlError
+from privml.protocols.mpc.arithmetic.affine import Affine
+from privml.protocols.mpc.arithmetic.matmul import Linear
+from privml.protocols.mpc.claim import SecurityClaim
+from privml.protocols.mpc.engine import Known, Planner, Step
+from privml.protocols.mpc.primitive import Cost
+from privml.protocols.mpc.program import Inputs, Program
+from privml.protocols.mpc.spec import Spec
+from privml.storage.files import read_file
+from privml.storage.publish import atomic_write
+
+FORMAT = 1
+MAX_PLAN_BYTES = 4 << 20
+MAX_ROWS, MAX_POSITIONS = 4096, 1 << 20
+
+#: Round trip in seconds and bandwidth in bits per second of modelled links.
+LINKS: Mapping[str, tuple[float, float]] = {
+    "loopback": (60e-6, 16e9),
+    "lan": (0.8e-3, 3e9),
+    "wan": (40e-3, 200e6),
+}
+#: Rough compute rates behind predictions: multiply-adds and correction bytes per second.
+_MACS_PER_S, _CORRECTIONS_PER_S, _FLIGHT_S = 6e9, 4.5e8, 150e-6
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    config: dict[str, Any]
+    spec: dict[str, Any]
+    rows: int
+    length: int
+    source: str
+    bounds: dict[str, float]
+    public: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Public description of one kind of run.
+
+    Attributes
+    ----------
+    config
+        Shape of the encoder.
+    spec
+        Numerical options.
+    rows, length
+        Sentences in the batch and padded length.
+    source
+        Source of correlated randomness.
+    bounds
+        Calibrated absolute bound of each named value.
+    public
+        SHA-256 of the public part (tokenizer, and the tables if released).
+    """
+
+    config: EncoderConfig
+    spec: Spec
+    rows: int
+    length: int
+    source: str
+    bounds: Mapping[str, float]
+    public: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rows <= MAX_ROWS:
+            raise ParameterError(f"rows = {self.rows} must lie in [1, {MAX_ROWS}]")
+        top = min(self.config.max_positions, MAX_POSITIONS)
+        if not 1 <= self.length <= top:
+            raise ParameterError(f"n = {self.length} must lie in [1, {top}], the model's positions")
+
+    @cached_property
+    def program(self) -> Program:
+        """The typed program with its public constants."""
+        return Program(
+            encoder_ops(self.config), self.spec, self.rows, self.length, self.bounds,
+            parameter_shapes(self.config),
+        )  # fmt: skip
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Every primitive in order: the dealer's work list."""
+        planner = Planner()
+        names = {node.name: Known() for node in self.program.ops}
+        self.program.run(planner, names, Inputs())
+        return tuple(planner.steps)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Flights, payload by rank and correction bytes of one run."""
+        total = Cost()
+        for step in self.steps:
+            total = total.then(step.cost)
+        return total
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the plan and every constant of its steps, 64 hex digits."""
+        h = hashlib.sha256(self.to_json())
+        for step in self.steps:
+            h.update(repr(step.primitive).encode() + b"\n")
+        return h.hexdigest()
+
+    @property
+    def claim(self) -> SecurityClaim:
+        """The security claim; masked truncation and comparison never fail inside their range."""
+        return SecurityClaim(self.source, self.spec.embedding, 0.0)
+
+    @property
+    def leakage(self) -> tuple[str, ...]:
+        """What each party learns."""
+        return self.claim.leakage()
+
+    def secret_weights(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes of the server's operands, in the order of the set-up message."""
+        seen: dict[str, tuple[int, ...]] = {}
+        for step in self.steps:
+            prim = step.primitive
+            if isinstance(prim, Linear):
+                seen[prim.weight] = (prim.k, prim.m)
+            elif isinstance(prim, Affine):
+                seen[prim.weight] = (prim.d,)
+        return tuple(seen.items())
+
+    def setup_bytes(self) -> int:
+        """Bytes of the once-per-pool message W - B."""
+        total = 0
+        for _, shape in self.secret_weights():
+            size = 8
+            for dim in shape:
+                size *= dim
+            total += size
+        return total
+
+    def macs(self) -> int:
+        """Multiply-adds of one clear forward pass over the batch."""
+        return self.rows * multiply_adds(self.config, length=self.length)
+
+    def predict(self, link: str = "loopback") -> float:
+        """Predicted on-line seconds: compute + flights * RTT / 2 + bytes / bandwidth.
+
+        A rough figure for choosing sizes; the run prints the measured one beside it.
+        """
+        if link not in LINKS:
+            raise ParameterError(f"unknown link {link!r}; choose one of {', '.join(LINKS)}")
+        rtt, bandwidth = LINKS[link]
+        compute = self.macs() / _MACS_PER_S + self.cost.corrections / _CORRECTIONS_PER_S
+        wire = 8 * max(self.cost.sent) / bandwidth
+        return compute + self.cost.flights * (_FLIGHT_S + rtt / 2) + wire
+
+    def memory_bytes(self) -> int:
+        """Estimated peak memory of the client: prepared correlations, W - B and activations."""
+        return 3 * self.cost.corrections + self.setup_bytes() + 200 * 2**20
+
+    def summary(self) -> dict[str, Any]:
+        """Return the bill, the claim and the leakage as plain values."""
+        up, down = self.cost.sent[1], self.cost.sent[0]
+        return {
+            "model": self.config.name, "rows": self.rows, "length": self.length,
+            "flights": self.cost.flights,
+            "online_mb_client_to_server": up / 1e6, "online_mb_server_to_client": down / 1e6,
+            "offline_mb_per_run": self.cost.corrections / 1e6,
+            "setup_mb_per_pool": self.setup_bytes() / 1e6,
+            "predicted_s": {name: round(self.predict(name), 3) for name in LINKS},
+            "memory_mb": self.memory_bytes() / 1e6,
+            "claim": str(self.claim), "failure_probability": self.claim.failure_prob,
+            "failure_condition": self.claim.failure,
+            "leakage": list(self.leakage), "digest": self.digest,
+        }  # fmt: skip
+
+    def to_json(self) -> bytes:
+        """Return the canonical JSON of the plan."""
+        return rfc8785.dumps({
+            "format": FORMAT, "config": msgspec.json.decode(self.config.to_json()),
+            "spec": self.spec.as_dict(), "rows": self.rows, "length": self.length,
+            "source": self.source, "bounds": dict(self.bounds), "public": self.public,
+        })  # fmt: skip
+
+    def save(self, path: Path | str) -> None:
+        """Write the plan file, all or nothing."""
+        atomic_write(Path(path), self.to_json(), mode=0o644)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Plan:
+        """Read a plan that came from outside.
+
+        Raises
+        ------
+        MalformedMessage
+            If the bytes are not a plan of this version.
+        """
+        if len(data) > MAX_PLAN_BYTES:
+            raise MalformedMessage("the plan is larger than 4 MiB")
+        try:
+            raw = msgspec.json.decode(data, type=_Wire)
+            if raw.format != FORMAT:
+                raise MalformedMessage(f"plan format {raw.format}; this version reads {FORMAT}")
+            config = EncoderConfig.from_json(rfc8785.dumps(raw.config))
+            plan = cls(config, msgspec.convert(raw.spec, Spec), raw.rows, raw.length, raw.source,
+                       raw.bounds, raw.public)
+            if plan.claim and plan.to_json() != data:
+                raise MalformedMessage("the plan is not in canonical form")
+        except MalformedMessage:
+            raise
+        except (msgspec.MsgspecError, PrivmlError, ValueError, RecursionError) as error:
+            raise MalformedMessage(f"not a valid plan: {error}") from error
+        return plan
+
+    @classmethod
+    def load(cls, path: Path | str) -> Plan:
+        """Read a plan file."""
+        return cls.from_json(read_file(path, limit=MAX_PLAN_BYTES))

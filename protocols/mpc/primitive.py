@@ -1,0 +1,166 @@
+"""What a two-party primitive is: fields, cost, the party's steps, and the integer oracle.
+
+Every primitive of the engine is one frozen dataclass that holds public shapes and constants only.
+Its four views must agree, and the test suite holds them against each other:
+
+* :meth:`Primitive.fields` and :meth:`Primitive.derive` say what the dealer prepares,
+* :meth:`Primitive.cost` declares flights and payload bytes, exactly,
+* :meth:`Primitive.run` is what a party does with its shares,
+* :meth:`Primitive.simulate` is the same function on clear ring words, given the clear masks,
+  and equals the sum of the two parties' outputs bit for bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privml.protocols.mpc.fields import Array, Field, Shares, correction_bytes
+
+Words = NDArray[np.uint64]
+
+#: Offset that makes a signed value of the range rule non-negative: 2^62.
+HALF = np.uint64(1 << 62)
+ONE = np.uint64(1)
+TOP = np.uint64(63)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Exact price of one primitive or program.
+
+    Attributes
+    ----------
+    flights
+        Length of the dependency chain; a simultaneous exchange counts one.
+    sent
+        Payload bytes sent by rank 0 and rank 1.
+    corrections
+        Off-line bytes that party 1 receives from the dealer.
+    """
+
+    flights: int = 0
+    sent: tuple[int, int] = (0, 0)
+    corrections: int = 0
+
+    def then(self, other: Cost) -> Cost:
+        """Cost of this step followed by ``other``."""
+        return Cost(
+            self.flights + other.flights,
+            (self.sent[0] + other.sent[0], self.sent[1] + other.sent[1]),
+            self.corrections + other.corrections,
+        )
+
+
+class Wire(Protocol):
+    """The part of a session that primitives use."""
+
+    rank: int
+
+    def exchange(self, tag: int, mine: Any, *, expect: int) -> Any:
+        """Swap buffers with the peer: one flight."""
+
+    def send(self, tag: int, payload: Any) -> None:
+        """Send one buffer: one flight."""
+
+    def recv(self, tag: int, *, expect: int) -> Any:
+        """Receive one buffer: one flight."""
+
+
+class Context:
+    """A party's hands: opening masked values and moving buffers over one session."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.rank = wire.rank
+        self._tag = 0
+
+    def _next(self) -> int:
+        self._tag += 1
+        return self._tag & 0xFFFFFFFF
+
+    def _swap(self, parts: Sequence[Array]) -> list[Array]:
+        flat = [np.ascontiguousarray(p) for p in parts]
+        mine = flat[0].reshape(-1).view(np.uint8) if len(flat) == 1 else np.concatenate(
+            [p.reshape(-1).view(np.uint8) for p in flat]
+        )
+        raw = self.wire.exchange(self._next(), memoryview(mine), expect=mine.nbytes)
+        theirs, at = [], 0
+        for p in flat:
+            theirs.append(np.frombuffer(raw, p.dtype, p.size, at).reshape(p.shape))
+            at += p.nbytes
+        return theirs
+
+    def open(self, *shares: Array) -> list[Array]:
+        """Open additively shared, masked arrays in one flight."""
+        return [a + b for a, b in zip(shares, self._swap(shares), strict=True)]
+
+    def open_bits(self, *shares: Array) -> list[Array]:
+        """Open XOR-shared, masked bit planes in one flight."""
+        return [a ^ b for a, b in zip(shares, self._swap(shares), strict=True)]
+
+    def open_mixed(
+        self, words: Sequence[Array], planes: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Open additive arrays and XOR planes together in one flight."""
+        theirs = self._swap([*words, *planes])
+        k = len(words)
+        added = [a + b for a, b in zip(words, theirs[:k], strict=True)]
+        return added, [a ^ b for a, b in zip(planes, theirs[k:], strict=True)]
+
+    def send(self, *parts: Array) -> None:
+        """Send arrays to the peer in one flight."""
+        data = np.concatenate([np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in parts])
+        self.wire.send(self._next(), memoryview(data))
+
+    def recv(self, *like: tuple[tuple[int, ...], str]) -> list[Array]:
+        """Receive arrays of the given shapes and dtypes in one flight."""
+        sizes = [int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for s, d in like]
+        raw = self.wire.recv(self._next(), expect=sum(sizes))
+        out, at = [], 0
+        for (shape, dtype), size in zip(like, sizes, strict=True):
+            out.append(np.frombuffer(raw, np.dtype(dtype), size // np.dtype(dtype).itemsize, at)
+                       .reshape(shape))
+            at += size
+        return out
+
+
+class Primitive(ABC):
+    """One step of a two-party program; see the module docstring."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def fields(self) -> tuple[Field, ...]:
+        """Correlated randomness of one call."""
+
+    @abstractmethod
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        """Clear values of the derived fields from the free ones."""
+
+    @abstractmethod
+    def online(self) -> Cost:
+        """Declared flights and payload of one call, without the off-line part."""
+
+    @abstractmethod
+    def run(self, ctx: Context, corr: Shares, *inputs: Any) -> Any:
+        """Execute one party's side on its shares."""
+
+    @abstractmethod
+    def simulate(self, masks: Shares, *inputs: Any) -> Any:
+        """Compute the same function on clear ring words."""
+
+    def cost(self) -> Cost:
+        """Declared cost including the off-line bytes."""
+        on = self.online()
+        return Cost(on.flights, on.sent, correction_bytes(self.fields()))
+
+
+def both(nbytes: int, flights: int = 1) -> Cost:
+    """Cost of exchanges in which each side sends ``nbytes`` in all."""
+    return Cost(flights, (nbytes, nbytes))

@@ -1,0 +1,74 @@
+"""Float parameters to the server's ring words, at the scales the program expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privml.backbones.base import Op
+from privml.errors import ParameterError
+from privml.protocols.mpc import functions as fn
+from privml.protocols.mpc.arithmetic.affine import WEIGHT_SCALE
+from privml.protocols.mpc.engine import Known
+from privml.protocols.mpc.primitive import Words
+from privml.protocols.mpc.program import Program
+
+Floats = Mapping[str, NDArray[np.float32]]
+
+
+def encode(x: NDArray[np.floating], scale: int) -> Words:
+    """Round real values to ring words with ``scale`` fractional bits.
+
+    Raises
+    ------
+    ParameterError
+        If a value is not finite or reaches 2^(62 - scale).
+    """
+    wide = np.asarray(x, np.float64) * 2.0**scale
+    if not np.isfinite(wide).all() or (wide.size and np.abs(wide).max() >= 2.0**62):
+        raise ParameterError(f"a value is not finite or does not fit {62 - scale} integer bits")
+    return np.rint(wide).astype(np.int64).view(np.uint64)
+
+
+def decode(words: Words, scale: int) -> NDArray[np.float64]:
+    """Read ring words as signed fixed-point values."""
+    out: NDArray[np.float64] = words.view(np.int64) / 2.0**scale
+    return out
+
+
+def quantise(program: Program, params: Floats) -> dict[str, Known]:
+    """Return the server's operands by operation name.
+
+    The 1/sqrt(head width) of the attention scores is folded into the query rows before rounding.
+    """
+    known: dict[str, Known] = {}
+    heads = {n.inputs[0].name: n.int_attr("head_dim") for n in program.ops
+             if n.kind == Op.ATTENTION}  # fmt: skip
+    for node in program.ops:
+        if node.kind == Op.LINEAR:
+            w = np.asarray(params[node.param("weight")], np.float64).T.copy()
+            b = np.asarray(params[node.param("bias")], np.float64).copy()
+            if node.name in heads:
+                third = w.shape[1] // 3
+                w[:, :third] /= sqrt(heads[node.name])
+                b[:third] /= sqrt(heads[node.name])
+            bits = program.spec.weight_bits
+            known[node.name] = Known(
+                np.ascontiguousarray(encode(w, bits)), encode(b, fn.F + bits)
+            )
+        elif node.kind == Op.LAYERNORM:
+            gamma, beta = params[node.param("gamma")], params[node.param("beta")]
+            known[node.name] = Known(
+                encode(gamma, WEIGHT_SCALE), encode(beta, fn.F + WEIGHT_SCALE)
+            )
+        elif node.kind == Op.EMBED and program.spec.embedding == "private":
+            table = np.concatenate([params[node.param("word")], params[node.param("type")]])
+            scale = node.float_attr("scale")
+            known[node.name] = Known(
+                np.ascontiguousarray(encode(table * scale, fn.F)),
+                encode(params[node.param("position")] * scale, fn.F),
+            )
+    return known

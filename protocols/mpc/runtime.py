@@ -1,0 +1,354 @@
+"""Two processes, one run: the server that holds the weights and the client that holds the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privml.backbones.batch import Encoded
+from privml.backbones.public import PublicPart
+from privml.errors import CorrelationExhausted, MalformedMessage, UntrustedArtifact
+from privml.protocols.mpc.correlations.pool import Pool
+from privml.protocols.mpc.correlations.supply import PoolSupply
+from privml.protocols.mpc.engine import Executor, Known
+from privml.protocols.mpc.fields import setup_mask
+from privml.protocols.mpc.inputs import client_inputs, fit, outputs, server_inputs
+from privml.protocols.mpc.plan import Plan
+from privml.protocols.mpc.primitive import Context, Words
+from privml.rng import Csprng
+from privml.session import Session
+from privml.storage import fs
+from privml.storage.files import read_file
+from privml.storage.publish import atomic_write
+from privml.transport.channel import Channel
+
+#: Correlations that are expanded before the first on-line message, in bytes.
+PREPARE_BYTES = 4 << 30
+#: Seconds that one step may take on line, and while material is prepared.
+DEADLINE_S, PREPARE_DEADLINE_S = 60.0, 600.0
+_TAG_PUBLIC, _TAG_SETUP = 1, 2
+
+Progress = Callable[[str, float], None]
+
+
+def _silent(stage: str, fraction: float) -> None:
+    """Report nothing."""
+
+
+@dataclass
+class Bill:
+    """What a finished run cost this party; bytes are payload without framing."""
+
+    flights: int = 0
+    online_s: float = 0.0
+    prepare_s: float = 0.0
+    setup_s: float = 0.0
+    sent: int = 0
+    received: int = 0
+    setup_bytes: int = 0
+    correction_bytes: int = 0
+    by_op: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "flights": self.flights, "online_s": self.online_s, "prepare_s": self.prepare_s,
+            "setup_s": self.setup_s, "online_sent_mb": self.sent / 1e6,
+            "online_received_mb": self.received / 1e6, "setup_mb": self.setup_bytes / 1e6,
+            "offline_mb": self.correction_bytes / 1e6,
+        }  # fmt: skip
+
+
+class _Run:
+    """Common part of both sides: handshake, claim of one pool run, program, checks, bill."""
+
+    rank = 0
+
+    def __init__(
+        self, channel: Channel, plan: Plan, pool: Pool, *, offer: Mapping[str, int],
+        deadline_s: float, progress: Progress,
+    ) -> None:  # fmt: skip
+        self.plan, self.bill = plan, Bill()
+        self._pool, self._progress, self._deadline_s = pool, progress, deadline_s
+        self._done = False
+        self.session = Session.open(
+            channel, rank=self.rank, binding=self._binding(),
+            offer={"cursor": pool.cursor, "runs": pool.header.runs, **offer},
+            deadline_s=deadline_s,
+        )  # fmt: skip
+
+    def _binding(self) -> dict[str, str]:
+        return {
+            "program": self.plan.digest,
+            "claim": str(self.plan.claim),
+            "public part": self.plan.public,
+            "pool": self._pool.header.pool_id,
+        }
+
+    def _claim(self) -> PoolSupply:
+        index = max(self._pool.cursor, self.session.peer_offer.get("cursor", 0))
+        if index >= self._pool.header.runs:
+            raise CorrelationExhausted(
+                f"all {self._pool.header.runs} runs of pool {self._pool.header.pool_id[:8]} are "
+                "spent; deal a new pool"
+            )
+        material = self._pool.claim(index)
+        return PoolSupply(self.rank, material, self.plan.steps, opened=self._opened())
+
+    def _opened(self) -> Mapping[str, Words]:
+        return {}
+
+    def _online(self, supply: PoolSupply, params: Mapping[str, Known], inputs: Any) -> Words:
+        """Prepare, then run the program; returns this party's share of the opened result."""
+        began = time.perf_counter()
+        self._progress("prepare", 0.0)
+        supply.prepare(memory_bytes=PREPARE_BYTES)
+        self.session.checkpoint(deadline_s=PREPARE_DEADLINE_S)
+        before, start = self.session.measured().total, time.perf_counter()
+        self.bill.prepare_s = start - began
+        engine = _Reporting(Context(self.session), supply, self.session.meter)
+        engine.report(self._progress, len(self.plan.steps))
+        words = self.plan.program.run(engine, params, inputs).words
+        self.session.checkpoint()
+        total = self.session.measured()
+        self.bill.online_s = time.perf_counter() - start
+        self.bill.flights = total.total.flights - before.flights - 1
+        self.bill.sent = total.total.payload_sent
+        self.bill.received = total.total.payload_received
+        self.bill.correction_bytes = self.plan.cost.corrections
+        self.bill.by_op = total.as_dict()
+        if words is None:
+            raise AssertionError("internal error in privml: execution without words")
+        return words
+
+    def close(self) -> None:
+        """End the session; harmless when repeated."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if error is None:
+            self.close()
+        else:
+            self.session.abort(type(error).__name__)
+
+
+class _Reporting(Executor):
+    """Executor that reports how far the program is."""
+
+    def report(self, progress: Progress, steps: int) -> None:
+        """Call ``progress`` after every step."""
+        self._progress, self._steps, self._count = progress, max(steps, 1), 0
+
+    def apply(self, prim: Any, *inputs: Any, known: Any = None) -> Any:
+        """Run one primitive and report."""
+        out = super().apply(prim, *inputs, known=known)
+        self._count += 1
+        self._progress("online", self._count / self._steps)
+        return out
+
+
+class ServerRun(_Run):
+    """The server's side of one run over one channel."""
+
+    rank = 0
+
+    def __init__(
+        self, channel: Channel, plan: Plan, pool: Pool, *, params: Mapping[str, Known],
+        public: bytes, deadline_s: float = DEADLINE_S, progress: Progress = _silent,
+    ) -> None:  # fmt: skip
+        self._params, self._public = params, public
+        super().__init__(channel, plan, pool, offer={}, deadline_s=deadline_s, progress=progress)
+
+    def serve(self) -> Bill:
+        """Send what the client lacks, run the program once, and return the bill."""
+        began = time.perf_counter()
+        if not self.session.peer_offer.get("has_public", 0):
+            self.session.send_blob(_TAG_PUBLIC, self._public, deadline_s=PREPARE_DEADLINE_S)
+        if not self.session.peer_offer.get("has_setup", 0):
+            self.session.send_blob(
+                _TAG_SETUP, memoryview(self._masked_weights()).cast("B"),
+                deadline_s=PREPARE_DEADLINE_S,
+            )  # fmt: skip
+        self.bill.setup_s = time.perf_counter() - began
+        self.bill.setup_bytes = self.session.measured().total.setup_sent
+        supply = self._claim()
+        try:
+            self._online(supply, self._params, server_inputs(self.plan))
+        finally:
+            supply.close()
+        return self.bill
+
+    def _masked_weights(self) -> Words:
+        """W - B of every secret operand, one after the other."""
+        setup = Csprng(bytes.fromhex(self._pool.header.setup))
+        parts = []
+        for name, shape in self.plan.secret_weights():
+            weight = self._params[name].weight
+            if weight is None:
+                raise AssertionError("internal error in privml: the server lacks a weight")
+            parts.append((weight - setup_mask(setup, name, shape)).reshape(-1))
+        return np.concatenate(parts)
+
+
+class ClientRun(_Run):
+    """The client's side of one run over one channel.
+
+    Parameters
+    ----------
+    cache
+        Where the public part and the pool's set-up message are kept between runs.
+    """
+
+    rank = 1
+
+    def __init__(
+        self, channel: Channel, plan: Plan, pool: Pool, *, cache: ClientCache,
+        deadline_s: float = DEADLINE_S, progress: Progress = _silent,
+    ) -> None:  # fmt: skip
+        self._cache = cache
+        self._setup = cache.setup(pool.header.pool_id, plan.setup_bytes())
+        public = cache.public(plan.public)
+        offer = {"has_public": int(public is not None), "has_setup": int(self._setup is not None)}
+        super().__init__(channel, plan, pool, offer=offer, deadline_s=deadline_s,
+                         progress=progress)
+        with _aborting(self.session):
+            self._receive(public)
+
+    def _receive(self, public: bytes | None) -> None:
+        began = time.perf_counter()
+        plan = self.plan
+        if public is None:
+            self._progress("setup", 0.0)
+            limit = 64 * 2**20 + 8 * plan.config.hidden * (plan.config.vocab
+                                                           + plan.config.max_positions + 8)
+            public = bytes(self.session.recv_blob(_TAG_PUBLIC, max_bytes=limit,
+                                                  deadline_s=PREPARE_DEADLINE_S))
+            self.public = checked_public(public, plan)
+            self._cache.keep_public(plan.public, public)
+        else:
+            self.public = checked_public(public, plan)
+        if self._setup is None:
+            self._progress("setup", 0.5)
+            size = plan.setup_bytes()
+            raw = self.session.recv_blob(_TAG_SETUP, max_bytes=size,
+                                         deadline_s=PREPARE_DEADLINE_S)
+            if raw.nbytes != size:
+                raise MalformedMessage(f"the set-up message has {raw.nbytes} bytes, not {size}")
+            self._setup = np.frombuffer(raw, np.uint64)
+            self._cache.keep_setup(self._pool.header.pool_id, raw)
+        self.bill.setup_s = time.perf_counter() - began
+        self.bill.setup_bytes = self.session.measured().total.setup_received
+
+    def _opened(self) -> Mapping[str, Words]:
+        out: dict[str, Words] = {}
+        at = 0
+        if self._setup is None:
+            raise AssertionError("internal error in privml: no set-up message")
+        for name, shape in self.plan.secret_weights():
+            size = int(np.prod(shape))
+            out[name] = self._setup[at : at + size].reshape(shape)
+            at += size
+        return out
+
+    def execute(self, batch: Encoded) -> NDArray[np.float64]:
+        """Run the program once; returns ``(rows, output_dim)`` embeddings or logits.
+
+        Raises
+        ------
+        ParameterError
+            The batch does not fit the plan; nothing was claimed or sent.
+        ProtocolError
+            The run was aborted; its correlations are spent, there is no partial output.
+        """
+        rows = batch.batch_size
+        with _aborting(self.session):
+            full = fit(self.plan, batch)
+            inputs = client_inputs(self.plan, full, self.public)
+            supply = self._claim()
+            try:
+                words = self._online(supply, {n: Known() for n, _ in self.plan.secret_weights()},
+                                     inputs)
+            finally:
+                supply.close()
+        self.close()
+        return outputs(self.plan, words, full, rows=rows)
+
+
+class _aborting:  # noqa: N801 - reads as a statement
+    """Abort the session if the block fails."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._session.abort(type(error).__name__)
+
+
+def checked_public(data: bytes, plan: Plan) -> PublicPart:
+    """Parse the public part and hold it against the plan.
+
+    Raises
+    ------
+    MalformedMessage, UntrustedArtifact
+        Not a public part, or not the one the plan names.
+    """
+    part = PublicPart.from_bytes(data)
+    if part.digest() != plan.public or part.config != plan.config:
+        raise UntrustedArtifact(
+            "the public part (tokenizer and tables) is not the one the plan names; get plan and "
+            "model from the same server"
+        )
+    return part
+
+
+class ClientCache:
+    """Files a client keeps between runs; everything in it is checked again when read."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+
+    def public(self, digest: str) -> bytes | None:
+        """Return the stored public part, or ``None``."""
+        return self._read(f"public-{digest[:32]}.safetensors", limit=4 << 30)
+
+    def keep_public(self, digest: str, data: bytes) -> None:
+        """Store a public part."""
+        self._write(f"public-{digest[:32]}.safetensors", data)
+
+    def setup(self, pool_id: str, size: int) -> Words | None:
+        """Return the stored set-up message of a pool, or ``None``."""
+        data = self._read(f"setup-{pool_id}.bin", limit=size)
+        if data is None or len(data) != size:
+            return None
+        return np.frombuffer(data, np.uint64)
+
+    def keep_setup(self, pool_id: str, data: Any) -> None:
+        """Store a pool's set-up message."""
+        self._write(f"setup-{pool_id}.bin", data)
+
+    def _read(self, name: str, *, limit: int) -> bytes | None:
+        if self.directory is None or not fs.exists(self.directory / name):
+            return None
+        return read_file(self.directory / name, limit=limit)
+
+    def _write(self, name: str, data: Any) -> None:
+        if self.directory is not None:
+            fs.ensure_dir(self.directory)
+            atomic_write(self.directory / name, data)

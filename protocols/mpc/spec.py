@@ -1,0 +1,66 @@
+"""What the user chooses about a private run: ring, scales, approximations, embedding mode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privml.errors import ParameterError
+from privml.protocols.mpc.nonlinear.gelu import QUARTICS
+
+EmbeddingMode = Literal["released", "private"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """Numerical and security options of a private model.
+
+    Attributes
+    ----------
+    ring
+        Bits of a ring word; the transformer lanes are built for 64.
+    f
+        Fractional bits of activations; 16.
+    weight_bits
+        Fractional bits of weights, 8 to 16.
+    gelu
+        Name of the quartic: ``"ring4"`` (default, max error 0.0022) or ``"bolt4"``.
+    exp
+        ``"digit20"``: one-opening exponential with 16 fractional bits.
+    embedding
+        ``"released"``: the client receives the embedding tables and looks tokens up itself;
+        ``"private"``: the tables stay with the server, at the cost of one one-hot product.
+
+    Raises
+    ------
+    ParameterError
+        Naming every option that is out of range.
+    """
+
+    ring: int = 64
+    f: int = 16
+    weight_bits: int = 12
+    gelu: str = "ring4"
+    exp: str = "digit20"
+    embedding: EmbeddingMode = "released"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.ring != 64:
+            problems.append(f"ring = {self.ring}: transformer programs run on ring=64")
+        if self.f != 16:
+            problems.append(f"f = {self.f}: the lanes are built for f=16")
+        if not 8 <= self.weight_bits <= 16:
+            problems.append(f"weight_bits = {self.weight_bits} must lie in [8, 16]")
+        if self.gelu not in QUARTICS:
+            problems.append(f"gelu = {self.gelu!r}: choose one of {', '.join(sorted(QUARTICS))}")
+        if self.exp != "digit20":
+            problems.append(f"exp = {self.exp!r}: choose digit20")
+        if self.embedding not in ("released", "private"):
+            problems.append(f"embedding = {self.embedding!r}: choose released or private")
+        if problems:
+            raise ParameterError("; ".join(problems))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as plain values."""
+        return asdict(self)
