@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+import privml
 from privml.errors import ParameterError, internal
 
 ABI_VERSION: Final = 1
@@ -172,10 +173,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _candidates() -> Iterator[Path]:
-    here = Path(__file__).parent
-    yield here / LIBRARY
-    for scheme in ("platlib", "purelib"):
-        yield Path(sysconfig.get_path(scheme)) / "privml" / LIBRARY
+    """Places to look: next to this file, where an editable install keeps it, site-packages."""
+    yield Path(__file__).parent / LIBRARY
+    for folder in privml.__path__:
+        yield Path(folder) / LIBRARY
+    yield Path(sysconfig.get_path("platlib")) / "privml" / LIBRARY
 
 
 def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
@@ -190,4 +192,3 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
         function = getattr(library, name)
         function.argtypes, function.restype = argtypes, _I32
     return library, ""
-

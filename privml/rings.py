@@ -160,7 +160,9 @@ def _validate(a: NDArray[Any], b: NDArray[Any]) -> None:
             f"ring_matmul takes two uint64 or two uint32 arrays, got {a.dtype} and {b.dtype}"
         )
     if a.ndim != b.ndim or a.ndim not in (2, 3):
-        raise ParameterError(f"ring_matmul takes two 2-D or two 3-D arrays, got {a.ndim}-D, {b.ndim}-D")
+        raise ParameterError(
+            f"ring_matmul takes two 2-D or two 3-D arrays, got {a.ndim}-D, {b.ndim}-D"
+        )
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         raise ParameterError(f"shapes {a.shape} and {b.shape} do not multiply")
     if any(s % x.itemsize for x in (a, b) for s in x.strides) or not (

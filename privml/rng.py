@@ -64,11 +64,12 @@ def aes_ctr(key: bytes, nonce: int, nbytes: int, *, block0: int = 0) -> NDArray[
     if nbytes < 0 or block0 < 0 or block0 + -(-nbytes // _BLOCK) > _RANGE:
         raise ParameterError("keystream length and first block must stay within 2^64 blocks")
     library = _native.load()
-    if library is None or not _native.isa_level() or not _native.features() & _native.AESNI:
+    if library is None or not _native.features() & _native.AESNI:
         return ref_aes_ctr(key, nonce, nbytes, block0=block0)
     out = np.empty(nbytes, dtype=np.uint8)
-    level = _native.isa_level()
-    code = library.privml_aes128_ctr(level, key, nonce, block0, _native.address(out), nbytes)
+    code = library.privml_aes128_ctr(
+        _native.isa_level(), key, nonce, block0, _native.address(out), nbytes
+    )
     _native.check(code, "aes_ctr")
     return out
 
@@ -79,7 +80,7 @@ def ref_aes_ctr(key: bytes, nonce: int, nbytes: int, *, block0: int = 0) -> NDAr
     out = np.zeros(nbytes, dtype=np.uint8)
     encryptor = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
     if nbytes:
-        encryptor.update_into(memoryview(np.zeros(nbytes, dtype=np.uint8)), memoryview(out))
+        encryptor.update_into(np.zeros(nbytes, dtype=np.uint8).data, out.data)
     return out
 
 

@@ -46,7 +46,7 @@ class Bar:
     holds
         Whether the target is met; ``None`` without a target or without a peer to compare with.
     against
-        What the number is measured against: a peer with version and trust model, or a design budget.
+        What the number is measured against: a peer with its trust model, or a design budget.
     unit
         Unit of `value`.
     reason

@@ -1,8 +1,8 @@
 """Modelled time of a two-party run over a link that is not there.
 
-``compute + flights * RTT / 2 + bytes / bandwidth``. A flight is one step of the chain of messages: a
-simultaneous exchange counts one, a question with its answer two. Every number from this module is
-labelled modelled, never measured.
+``compute + flights * RTT / 2 + bytes / bandwidth``. A flight is one step of the chain of messages:
+a simultaneous exchange counts one, a question with its answer two. Every number from this module
+is labelled modelled, never measured.
 """
 
 from __future__ import annotations

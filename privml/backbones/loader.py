@@ -132,9 +132,10 @@ def _load_tokenizer(directory: Path, config: EncoderConfig) -> Tokenizer | None:
     if ready.is_file():
         tokenizer = Tokenizer.from_file(ready, max_length=config.max_length)
     elif vocabulary.is_file():
-        lines = vocabulary.read_text(encoding="utf-8").splitlines()
         tokenizer = Tokenizer.from_vocabulary(
-            lines, max_length=config.max_length, lowercase=lowercases(directory)
+            _read_lines(vocabulary),
+            max_length=config.max_length,
+            lowercase=lowercases(directory),
         )
     else:
         return None
@@ -144,6 +145,15 @@ def _load_tokenizer(directory: Path, config: EncoderConfig) -> Tokenizer | None:
             f"fit the model ({config.vocab} tokens, padding {config.pad_id})"
         )
     return tokenizer
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Read a vocabulary; only line feeds end a line, since tokens may hold other separators."""
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"cannot read {path.name} of the model: {error}") from error
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def _known_directory(known: KnownModel) -> Path:

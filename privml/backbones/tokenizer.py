@@ -9,10 +9,8 @@ import numpy as np
 import tokenizers
 
 from privml.backbones.batch import Encoded
-from privml.backbones.tokenizer_json import checked_json, wordpiece_json
-from privml.errors import ParameterError, UnsupportedError
-
-PAD_TOKEN = "[PAD]"  # noqa: S105  (a vocabulary entry)
+from privml.backbones.tokenizer_json import PAD, WordPiece, read_wordpiece, wordpiece_of
+from privml.errors import ParameterError
 
 
 class Tokenizer:
@@ -20,34 +18,40 @@ class Tokenizer:
 
     Parameters
     ----------
-    data
-        Content of ``tokenizer.json``; truncation and padding stored in it are ignored.
+    pipeline
+        Vocabulary and character clean-up.
     max_length
         Longest text in tokens, special tokens included.
 
     Raises
     ------
-    UnsupportedError
-        If the file is not BERT's WordPiece pipeline.
     ParameterError
         If ``max_length`` leaves no room for a token.
     """
 
-    def __init__(self, data: bytes, *, max_length: int) -> None:
-        self._json = checked_json(data)
-        self._inner = _load(self._json)
+    def __init__(self, pipeline: WordPiece, *, max_length: int) -> None:
+        self._json = pipeline.to_json()
+        self._inner = tokenizers.Tokenizer.from_buffer(self._json)
         self._special = self._inner.num_special_tokens_to_add(is_pair=False)
         if max_length <= self._special:
             raise ParameterError(
                 f"max_length = {max_length} must exceed the {self._special} special tokens"
             )
         self._max_length = max_length
-        self._pad_id = self._inner.token_to_id(PAD_TOKEN) or 0
+        self._pad_id = pipeline.vocabulary.index(PAD)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, max_length: int) -> Tokenizer:
-        """Build a tokenizer from the bytes of ``tokenizer.json``."""
-        return cls(data, max_length=max_length)
+        """Build a tokenizer from the bytes of ``tokenizer.json``.
+
+        Truncation and padding stored in the file are ignored.
+
+        Raises
+        ------
+        UnsupportedError
+            If the file is not BERT's WordPiece pipeline; the message names the part.
+        """
+        return cls(read_wordpiece(data), max_length=max_length)
 
     @classmethod
     def from_file(cls, path: str | Path, *, max_length: int) -> Tokenizer:
@@ -57,19 +61,21 @@ class Tokenizer:
         ------
         ParameterError
             If the file cannot be read.
+        UnsupportedError
+            If it is not BERT's WordPiece pipeline.
         """
         try:
             data = Path(path).read_bytes()
         except OSError as error:
             raise ParameterError(f"cannot read the tokenizer file: {error}") from error
-        return cls(data, max_length=max_length)
+        return cls.from_bytes(data, max_length=max_length)
 
     @classmethod
     def from_vocabulary(
         cls, vocabulary: list[str], *, max_length: int, lowercase: bool
     ) -> Tokenizer:
         """Build a tokenizer from the lines of a ``vocab.txt``."""
-        return cls(wordpiece_json(vocabulary, lowercase=lowercase), max_length=max_length)
+        return cls(wordpiece_of(vocabulary, lowercase=lowercase), max_length=max_length)
 
     @property
     def max_length(self) -> int:
@@ -175,11 +181,3 @@ def _check_texts(rows: list[str]) -> None:
             raise ParameterError(f"text {number} is not a str")
         if not text.strip():
             raise ParameterError(f"text {number} is empty; pass a text with words")
-
-
-def _load(data: bytes) -> tokenizers.Tokenizer:
-    """Hand checked JSON to the library, which reports every fault as a bare ``Exception``."""
-    try:
-        return tokenizers.Tokenizer.from_buffer(data)
-    except Exception as error:
-        raise UnsupportedError("tokenizer.json is not consistent in itself") from error

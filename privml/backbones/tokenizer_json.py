@@ -1,14 +1,18 @@
-"""Checks on ``tokenizer.json``: only the WordPiece pipeline of BERT gets to the tokenizer library.
+"""Reads ``tokenizer.json`` of a BERT model into a checked description and writes it back.
 
-A tokenizer file may come from the other party. Regular expressions, byte-level models and other
-parts that BERT does not need are refused before the library sees them, and stored truncation and
-padding are removed, so that a text is never cut or filled behind the caller's back.
+A tokenizer file may come from the other party, and the tokenizer library does not survive every
+inconsistent file. So the file is read here into :class:`WordPiece`, which can only say what BERT
+needs, and the library gets JSON written from that description. Truncation and padding stored in a
+file are dropped: a text is never cut or filled behind the caller's back.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from privml.backbones.digests import Json, canonical_json
 from privml.errors import UnsupportedError
@@ -16,42 +20,178 @@ from privml.errors import UnsupportedError
 MAX_TOKENIZER_BYTES = 64 << 20
 """Largest tokenizer file that is read, in bytes."""
 
-_ALLOWED: Mapping[str, frozenset[str]] = {
-    "normalizer": frozenset({"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "StripAccents"}),
-    "pre_tokenizer": frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}),
-    "post_processor": frozenset({"TemplateProcessing", "BertProcessing"}),
-    "decoder": frozenset({"WordPiece"}),
-}
-_SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-_PARTS = frozenset({*_ALLOWED, "version", "truncation", "padding", "added_tokens", "model"})
+PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+PREFIX = "##"
+_SPECIAL = (PAD, UNK, CLS, SEP)
+_LONGEST_WORD = 1000
 
 
-def checked_json(data: bytes) -> bytes:
-    """Return a tokenizer file in canonical form, without stored truncation and padding.
-
-    Raises
-    ------
-    UnsupportedError
-        If the file is not a JSON object with BERT's WordPiece pipeline; the message names the
-        part that is in the way.
-    """
-    root = _parse(data)
-    unknown = sorted(set(root) - _PARTS)
-    if unknown:
-        raise UnsupportedError(f"tokenizer.json has parts that BERT does not use: {unknown}")
-    for part, allowed in _ALLOWED.items():
-        _check_component(part, root.get(part), allowed, nested=part in _SEQUENCES)
-    _check_model(root.get("model"))
-    return canonical_json({**root, "truncation": None, "padding": None})
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what is read: unknown fields are refused, since they could change the meaning."""
 
 
-def wordpiece_json(vocabulary: list[str], *, lowercase: bool) -> bytes:
-    """Build a tokenizer file from a WordPiece vocabulary (one token per line of ``vocab.txt``).
+class AddedToken(_Strict, frozen=True):
+    """A token that is looked for before words are split."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+
+class Normalizer(_Strict, frozen=True, tag_field="type", tag="BertNormalizer"):
+    """How characters are cleaned before splitting."""
+
+    clean_text: bool = True
+    handle_chinese_chars: bool = True
+    strip_accents: bool | None = None
+    lowercase: bool = True
+
+
+class _PreTokenizer(_Strict, frozen=True, tag_field="type", tag="BertPreTokenizer"):
+    pass
+
+
+class _Model(_Strict, frozen=True, tag_field="type", tag="WordPiece"):
+    vocab: dict[str, int]
+    unk_token: Literal["[UNK]"]
+    continuing_subword_prefix: Literal["##"]
+    max_input_chars_per_word: int = 100
+
+
+class _SpecialToken(_Strict, frozen=True):
+    id: str
+    ids: list[int]
+    tokens: list[str]
+
+
+class _Template(_Strict, frozen=True, tag_field="type", tag="TemplateProcessing"):
+    single: list[dict[str, dict[str, str | int]]]
+    pair: msgspec.Raw
+    special_tokens: dict[str, _SpecialToken]
+
+
+class _BertProcessing(_Strict, frozen=True, tag_field="type", tag="BertProcessing"):
+    sep: tuple[str, int]
+    cls: tuple[str, int]
+
+
+class _Root(_Strict, frozen=True):
+    model: _Model
+    pre_tokenizer: _PreTokenizer
+    post_processor: _Template | _BertProcessing
+    normalizer: Normalizer | None = None
+    added_tokens: tuple[AddedToken, ...] = ()
+    version: str = "1.0"
+    truncation: msgspec.Raw = msgspec.Raw(b"null")
+    padding: msgspec.Raw = msgspec.Raw(b"null")
+    decoder: msgspec.Raw = msgspec.Raw(b"null")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WordPiece:
+    """A BERT tokenizer: [CLS], the pieces of one text, [SEP].
 
     Parameters
     ----------
     vocabulary
-        Tokens; the position is the id. Must hold [UNK], [CLS], [SEP] and [PAD].
+        Tokens; the position is the id. Holds [PAD], [UNK], [CLS] and [SEP], none twice.
+    normalizer
+        Character clean-up, or none.
+    added
+        Tokens matched as a whole: entries of the vocabulary, or ids that follow it without gaps.
+    longest_word
+        Words with more characters become [UNK].
+
+    Raises
+    ------
+    UnsupportedError
+        If one of the rules above is broken.
+    """
+
+    vocabulary: tuple[str, ...]
+    normalizer: Normalizer | None
+    added: tuple[AddedToken, ...]
+    longest_word: int = 100
+
+    def __post_init__(self) -> None:
+        index = set(self.vocabulary)
+        missing = [token for token in _SPECIAL if token not in index]
+        if missing or len(index) != len(self.vocabulary) or "" in index:
+            raise UnsupportedError(
+                f"the vocabulary lacks {missing}, repeats a token or has an empty one"
+            )
+        if not 1 <= self.longest_word <= _LONGEST_WORD:
+            raise UnsupportedError(f"max_input_chars_per_word must lie in [1, {_LONGEST_WORD}]")
+        _check_added(self.vocabulary, self.added)
+
+    def to_json(self) -> bytes:
+        """Return the canonical ``tokenizer.json``."""
+        index = {token: number for number, token in enumerate(self.vocabulary)}
+        normalizer = None if self.normalizer is None else _builtins(self.normalizer)
+        return canonical_json(
+            {
+                "version": "1.0",
+                "truncation": None,
+                "padding": None,
+                "added_tokens": [_builtins(token) for token in self.added],
+                "normalizer": normalizer,
+                "pre_tokenizer": {"type": "BertPreTokenizer"},
+                "post_processor": {
+                    "type": "BertProcessing",
+                    "sep": [SEP, index[SEP]],
+                    "cls": [CLS, index[CLS]],
+                },
+                "decoder": {"type": "WordPiece", "prefix": PREFIX, "cleanup": True},
+                "model": {
+                    "type": "WordPiece",
+                    "unk_token": UNK,
+                    "continuing_subword_prefix": PREFIX,
+                    "max_input_chars_per_word": self.longest_word,
+                    "vocab": index,
+                },
+            }
+        )
+
+
+def read_wordpiece(data: bytes) -> WordPiece:
+    """Read a ``tokenizer.json``.
+
+    Raises
+    ------
+    UnsupportedError
+        If the file is not JSON or not BERT's WordPiece pipeline; the message names the part.
+    """
+    if len(data) > MAX_TOKENIZER_BYTES:
+        raise UnsupportedError("tokenizer.json is larger than 64 MiB")
+    try:
+        root = msgspec.json.decode(data, type=_Root)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnsupportedError(
+            f"tokenizer.json is not that of a BERT model: {str(error)[:200]}"
+        ) from error
+    vocab = root.model.vocab
+    if sorted(vocab.values()) != list(range(len(vocab))):
+        raise UnsupportedError("tokenizer.json: token ids are not 0, 1, 2, ... without gaps")
+    _check_processor(root.post_processor, vocab)
+    return WordPiece(
+        vocabulary=tuple(sorted(vocab, key=vocab.__getitem__)),
+        normalizer=root.normalizer,
+        added=root.added_tokens,
+        longest_word=root.model.max_input_chars_per_word,
+    )
+
+
+def wordpiece_of(vocabulary: Sequence[str], *, lowercase: bool) -> WordPiece:
+    """Describe the tokenizer of a ``vocab.txt``.
+
+    Parameters
+    ----------
+    vocabulary
+        Lines of the file; the position is the id.
     lowercase
         Whether texts are lower-cased and lose their accents, as in "uncased" models.
 
@@ -60,111 +200,45 @@ def wordpiece_json(vocabulary: list[str], *, lowercase: bool) -> bytes:
     UnsupportedError
         If a special token is missing or a token repeats.
     """
-    index = {token: number for number, token in enumerate(vocabulary)}
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    missing = [token for token in special if token not in index]
-    if missing or len(index) != len(vocabulary):
-        raise UnsupportedError(f"vocab.txt repeats a token or lacks one of {special}: {missing}")
-    cls, sep = ({"id": t, "ids": [index[t]], "tokens": [t]} for t in ("[CLS]", "[SEP]"))
-    added: list[Json] = [
-        {"id": index[token], "content": token, "special": True, **_PLAIN}
-        for token in sorted(special, key=index.__getitem__)
-    ]
-    tree: Json = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": lowercase,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [_token("[CLS]", 0), _sequence("A", 0), _token("[SEP]", 0)],
-            "pair": [
-                _token("[CLS]", 0),
-                _sequence("A", 0),
-                _token("[SEP]", 0),
-                _sequence("B", 1),
-                _token("[SEP]", 1),
-            ],
-            "special_tokens": {"[CLS]": cls, "[SEP]": sep},
-        },
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": index,
-        },
-    }
-    return canonical_json(tree)
+    added = tuple(
+        AddedToken(id=number, content=token, normalized=False, special=True)
+        for number, token in enumerate(vocabulary)
+        if token in (*_SPECIAL, "[MASK]")
+    )
+    return WordPiece(
+        vocabulary=tuple(vocabulary), normalizer=Normalizer(lowercase=lowercase), added=added
+    )
 
 
-_PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+def _check_added(vocabulary: tuple[str, ...], added: tuple[AddedToken, ...]) -> None:
+    index, size = {token: number for number, token in enumerate(vocabulary)}, len(vocabulary)
+    contents = {token.content for token in added}
+    beyond = [token.id for token in added if token.content not in index]
+    placed = all(index.get(token.content, token.id) == token.id for token in added)
+    if not placed or beyond != list(range(size, size + len(beyond))):
+        raise UnsupportedError("added tokens do not agree with the vocabulary or leave gaps")
+    if len(contents) != len(added) or "" in contents:
+        raise UnsupportedError("an added token is empty or stands there twice")
 
 
-def _token(name: str, segment: int) -> Json:
-    return {"SpecialToken": {"id": name, "type_id": segment}}
-
-
-def _sequence(name: str, segment: int) -> Json:
-    return {"Sequence": {"id": name, "type_id": segment}}
-
-
-def _parse(data: bytes) -> Mapping[str, Json]:
-    if len(data) > MAX_TOKENIZER_BYTES:
-        raise UnsupportedError("tokenizer.json is larger than 64 MiB")
-    try:
-        root = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedError("tokenizer.json is not valid JSON") from error
-    if not isinstance(root, dict):
-        raise UnsupportedError("tokenizer.json is not a JSON object")
-    return root
-
-
-def _refuse_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _check_component(part: str, value: Json, allowed: frozenset[str], *, nested: bool) -> None:
-    """Refuse a pipeline part of unknown kind; ``Sequence`` parts are checked one level down."""
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        raise UnsupportedError(f"tokenizer.json: {part} is not an object")
-    kind = value.get("type")
-    if kind == "Sequence" and nested:
-        members = value.get(_SEQUENCES[part])
-        if not isinstance(members, list) or len(members) > 16:
-            raise UnsupportedError(f"tokenizer.json: {part} is not a short sequence")
-        for member in members:
-            _check_component(part, member, allowed, nested=False)
-        return
-    if kind not in allowed:
-        raise UnsupportedError(
-            f"tokenizer.json: {part} of type {kind!r:.60} is not supported; "
-            f"supported are {sorted(allowed)}"
+def _check_processor(processor: _Template | _BertProcessing, vocab: Mapping[str, int]) -> None:
+    """Refuse anything but [CLS] text [SEP], all in segment 0."""
+    if isinstance(processor, _BertProcessing):
+        good = processor.cls == (CLS, vocab.get(CLS)) and processor.sep == (SEP, vocab.get(SEP))
+    else:
+        good = processor.single == [
+            {"SpecialToken": {"id": CLS, "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": SEP, "type_id": 0}},
+        ] and all(
+            (entry := processor.special_tokens.get(token)) is not None
+            and entry.ids == [vocab.get(token)]
+            for token in (CLS, SEP)
         )
+    if not good:
+        raise UnsupportedError("tokenizer.json: only the form [CLS] text [SEP] is supported")
 
 
-def _check_model(model: Json) -> None:
-    if not isinstance(model, dict) or model.get("type") != "WordPiece":
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise UnsupportedError(f"tokenizer model {kind!r:.60} is not supported; WordPiece is")
-    vocabulary = model.get("vocab")
-    if not isinstance(vocabulary, dict) or not vocabulary:
-        raise UnsupportedError("tokenizer.json has no vocabulary")
-    ids = list(vocabulary.values())
-    if any(type(number) is not int for number in ids) or sorted(ids) != list(range(len(ids))):
-        raise UnsupportedError("tokenizer.json: token ids are not 0, 1, 2, ... without gaps")
-    length = model.get("max_input_chars_per_word")
-    if type(length) is not int or not 1 <= length <= 1000:
-        raise UnsupportedError("tokenizer.json: max_input_chars_per_word must lie in [1, 1000]")
+def _builtins(record: msgspec.Struct) -> Json:
+    tree: Json = msgspec.to_builtins(record)
+    return tree

@@ -1,1 +1,1 @@
-"""Durable storage: numbered steps, crash-safe files, new files whole or not at all."""
+"""Storage: durable writes, bounded reads."""

@@ -281,6 +281,20 @@ def ensure_dir(path: Path, *, mode: int = 0o700) -> None:
     sync_dir(path.parent)
 
 
+def sync_dirs(path: Path) -> None:
+    """Sync directory ``path`` and its ancestors as far up as they belong to this user.
+
+    Whatever :func:`ensure_dir` made on the way is durable then, even if an earlier call was
+    cut short between making a directory and syncing its parent.
+    """
+    for folder in (path, *path.absolute().parents):
+        with _translated(folder):
+            mine = os.stat(folder).st_uid == os.geteuid()
+        if folder != path and not mine:
+            break
+        sync_dir(folder)
+
+
 def exists(path: Path) -> bool:
     """Return whether the name is taken, by a file of any kind or a broken symbolic link."""
     return os.path.lexists(path)
@@ -316,6 +330,9 @@ def _sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system whose directories need no sync
+            raise
     finally:
         os.close(fd)
 

@@ -1,1 +1,1 @@
-
+"""Harness for testing protocols, shipped so that users can test their own."""

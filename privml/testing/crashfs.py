@@ -5,7 +5,8 @@
 errors catches; after it every further step stops too, as nothing runs after a power cut. Then
 :meth:`CrashFs.lose` undoes what was never synced: all of it, or a seeded part of it, which covers
 writes that reach the disk out of order. Data lives until the next sync of its file, a name until
-the next sync of its directory.
+the next sync of its directory. A sync that failed has marked its pages clean, so a later sync
+saves them only where they were written again.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from privml.storage import failpoints, fs
 from privml.storage.failpoints import Kind, Op
+
+
+_PAGE = 4096
 
 
 class Crashed(BaseException):
@@ -51,11 +55,17 @@ class Loss(enum.StrEnum):
 
 @dataclass(frozen=True)
 class _Undo:
-    """How to take one unsynced change back, and which sync makes it permanent."""
+    """How to take one unsynced change back, and which sync makes it permanent.
+
+    ``pages`` are those of the file that a data change touches; ``clean`` says that a failed sync
+    has marked them clean.
+    """
 
     scope: tuple[str, str]
     restore: Callable[[], None]
     forget: Callable[[], None]
+    pages: frozenset[int] = frozenset()
+    clean: bool = False
 
 
 class CrashFs:
@@ -110,7 +120,7 @@ class CrashFs:
         """Run, fail or tear one step; called by ``privml.storage.failpoints``."""
         if self.crashed:
             raise Crashed
-        self.ops.append(op)
+        self.ops.append(replace(op, data=None))  # keeps no buffer of the caller alive
         if self.count == self._at:
             self._inject(op, do)
         else:
@@ -127,6 +137,8 @@ class CrashFs:
                 self._tear(op)
                 self._stop()
             case Fault.EIO:
+                if op.kind is Kind.FSYNC:
+                    self._mark_clean(_data(op.fd))
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             case Fault.ENOSPC:
                 self._tear(op)
@@ -141,10 +153,14 @@ class CrashFs:
         self.crashed = True
         raise Crashed
 
+    def power_off(self) -> NoReturn:
+        """Stop here, between two steps."""
+        self._stop()
+
     def _apply(self, op: Op, do: Callable[[], None]) -> None:
         """Run the step, keeping what is needed to undo it; a sync only ends that need."""
         if op.kind is Kind.FSYNC:
-            self._permanent(("data", str(os.fstat(op.fd).st_ino)))
+            self._permanent(_data(op.fd))
         elif op.kind is Kind.DIRSYNC:
             self._permanent(("names", str(op.path.resolve())))
         else:
@@ -161,11 +177,19 @@ class CrashFs:
         start = op.offset if self._salt % 2 == 0 else op.offset + cut
         self._apply(op, lambda: fs.write_all(op.fd, start, part))
 
+    def _mark_clean(self, scope: tuple[str, str]) -> None:
+        self._undo = [
+            replace(undo, clean=True) if undo.scope == scope else undo for undo in self._undo
+        ]
+
     def _permanent(self, scope: tuple[str, str]) -> None:
-        for undo in self._undo:
-            if undo.scope == scope:
-                undo.forget()
-        self._undo = [undo for undo in self._undo if undo.scope != scope]
+        """End the need to undo what a sync saves: all dirty changes and what shares their pages."""
+        mine = [undo for undo in self._undo if undo.scope == scope]
+        dirty = frozenset[int]().union(*(undo.pages for undo in mine if not undo.clean))
+        saved = [undo for undo in mine if not undo.clean or undo.pages <= dirty]
+        for undo in saved:
+            undo.forget()
+        self._undo = [undo for undo in self._undo if undo not in saved]
 
     def lose(self) -> None:
         """Undo unsynced changes, newest first, if a stop happened; then forget them all."""
@@ -194,7 +218,8 @@ class CrashFs:
             if self._loss is Loss.ALL:
                 file.truncate(size)
 
-        return _Undo(("data", str(file.inode)), restore, file.close)
+        pages = frozenset(range(op.offset // _PAGE, (op.offset + op.nbytes) // _PAGE + 1))
+        return _Undo(_data(file.fd), restore, file.close, pages)
 
     def _remember_name(self, op: Op) -> _Undo:
         """Keep a second name of what a link, rename or unlink could make unreachable."""
@@ -214,3 +239,8 @@ class CrashFs:
 
         scope = ("names", str(op.path.parent.resolve()))
         return _Undo(scope, restore, lambda: None)  # the harness owns and removes scratch
+
+
+def _data(fd: int) -> tuple[str, str]:
+    """Name the data of an open file, whatever it is called."""
+    return ("data", str(os.fstat(fd).st_ino))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def seed_of(index: int) -> bytes:
     return hashlib.sha256(f"seed {index}".encode()).digest()
 
 
+@functools.cache
 def corrections_of(index: int, nbytes: int = CLIENT.correction_bytes) -> bytes:
     """Return the corrections of run ``index``."""
     return hashlib.shake_256(f"corrections {index}".encode()).digest(nbytes)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from privml._typing import Buffer
 from privml.protocols.mpc.fields import Array, Seeds, Shares, corrections, expand
 from privml.protocols.mpc.primitive import Context, Primitive
 from privml.rng import Csprng
@@ -31,8 +32,8 @@ class LocalWire:
     sent: int = 0
     view: list[bytes] = field(default_factory=list)
 
-    def _put(self, payload: Any) -> None:
-        data = bytes(payload)
+    def _put(self, payload: Buffer) -> None:
+        data = bytes(memoryview(payload))
         self.sent += len(data)
         self.out.put(data)
 
@@ -43,13 +44,13 @@ class LocalWire:
         self.view.append(data)
         return data
 
-    def exchange(self, tag: int, mine: Any, *, expect: int) -> bytes:
+    def exchange(self, tag: int, mine: Buffer, *, expect: int) -> bytes:
         """Swap buffers."""
         self.flights += 1
         self._put(mine)
         return self._get(expect)
 
-    def send(self, tag: int, payload: Any) -> None:
+    def send(self, tag: int, payload: Buffer) -> None:
         """Send a buffer."""
         self.flights += 1
         self._put(payload)
@@ -87,7 +88,11 @@ class LocalSupply:
         if self._rank == 0:
             return expand(fields, item, 0, mine, None)
         parts = corrections(fields, prim.derive, item, self._seeds)
-        return expand(fields, item, 1, mine, lambda n: np.ascontiguousarray(next(parts)).data)
+
+        def read(nbytes: int) -> memoryview:
+            return np.ascontiguousarray(next(parts)).reshape(-1).view(np.uint8).data
+
+        return expand(fields, item, 1, mine, read)
 
 
 def in_two_threads(job: Callable[[int], Any]) -> tuple[Any, Any]:
@@ -98,7 +103,7 @@ def in_two_threads(job: Callable[[int], Any]) -> tuple[Any, Any]:
     def work(rank: int) -> None:
         try:
             out[rank] = job(rank)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - re-raised in the caller's thread
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in (0, 1)]
@@ -129,7 +134,7 @@ def run_primitive(
     """Run both parties of one primitive as item 0; return outputs and the links' records."""
     ends = wires()
 
-    def job(rank: int) -> Any:
+    def job(rank: int) -> object:
         corr = LocalSupply(rank, seeds).take(prim, 0)
         return prim.run(Context(ends[rank]), corr, *shares[rank])
 

@@ -25,6 +25,10 @@ class Listener:
         """Return the next channel, or raise ``DeadlineExceeded`` after `deadline_s` seconds."""
         return sockets.accept(self._sock, Deadline.after(deadline_s))
 
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether a peer asks for a connection, after at most `timeout_s` seconds."""
+        return sockets.somebody_waits(self._sock, timeout_s)
+
     def close(self) -> None:
         """Stop listening; channels already accepted stay open."""
         self._sock.close()

@@ -138,6 +138,13 @@ def accept(listener: socket.socket, deadline: Deadline) -> SocketChannel:
         return SocketChannel(sock)
 
 
+def somebody_waits(listener: socket.socket, timeout_s: float) -> bool:
+    """Return whether a peer asks for a connection, after at most `timeout_s` seconds."""
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    return bool(poller.poll(max(0.0, timeout_s) * 1000))
+
+
 def connect(host: str, port: int, deadline: Deadline) -> SocketChannel:
     """Connect, trying again while nobody listens.
 

@@ -73,6 +73,10 @@ class Listener:
         deadline = Deadline.after(min(deadline_s, _HANDSHAKE_S))
         return _secure(raw, self._identity, pins=self._pins, server=True, deadline=deadline)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether a peer asks for a connection, after at most `timeout_s` seconds."""
+        return sockets.somebody_waits(self._sock, timeout_s)
+
     def close(self) -> None:
         """Stop listening; channels already accepted stay open."""
         self._sock.close()

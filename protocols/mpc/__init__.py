@@ -7,13 +7,14 @@ side of one run. The client's modules never load torch.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from privml.protocols.mpc.endpoints import Server, connect
+
     from privml.protocols.mpc.claim import SecurityClaim
     from privml.protocols.mpc.correlations.dealer import Dealt, deal
     from privml.protocols.mpc.correlations.pool import Pool, UsedLog
-    from privml.protocols.mpc.endpoints import Server, connect
     from privml.protocols.mpc.model import PrivateModel
     from privml.protocols.mpc.plan import Plan
     from privml.protocols.mpc.primitive import Cost
@@ -57,7 +58,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found

@@ -50,7 +50,7 @@ class SecurityClaim:
         )
 
     def leakage(self) -> tuple[str, ...]:
-        """What each party learns beyond its input and output."""
+        """Say what each party learns beyond its input and output."""
         tables = (
             "client: token, position and type embedding tables and the embedding LayerNorm"
             if self.embedding == "released"

@@ -2,18 +2,17 @@
 
 A program is ordinary Python that calls an :class:`Engine`. Linear steps are the same numpy code for
 shares and for clear ring words; only primitives differ. Because every interpreter sees the same
-calls in the same order, the planner's demand list *is* the dealer's work list and the order in which
-a party consumes its correlations.
+calls in the same order, the planner's demand list *is* the dealer's work list and the order in
+which a party consumes its correlations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +23,8 @@ from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words
 #: Values that are truncated or compared must stay this many bits below 2^62 in the plan.
 HEADROOM_BITS = 2
 RANGE_BITS = 62
+
+Output = Words | tuple[Words, Words]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,11 +51,19 @@ class Val:
     def __repr__(self) -> str:
         return f"Val(shape={self.shape}, scale={self.scale}, bound={self.bound:.4g})"
 
-    def like(self, words: Words | None, **changes: Any) -> Val:
+    def like(
+        self, words: Words | None, *, shape: tuple[int, ...] | None = None,
+        scale: int | None = None, bound: float | None = None,
+    ) -> Val:  # fmt: skip
         """Return a copy with other words and the given fields changed."""
-        if words is not None:
-            changes.setdefault("shape", words.shape)
-        return replace(self, words=words, **changes)
+        if shape is None:
+            shape = self.shape if words is None else words.shape
+        return Val(
+            shape,
+            self.scale if scale is None else scale,
+            self.bound if bound is None else bound,
+            words,
+        )
 
     def like_bound(self, bound: float) -> Val:
         """Return the same value under a tighter public bound that the caller can prove."""
@@ -77,17 +86,23 @@ class Engine(ABC):
     rank: int = 0
 
     @abstractmethod
-    def apply(self, prim: Primitive, *inputs: Val, known: Any = None) -> Any:
-        """Run one primitive; returns words (or a tuple of words), or ``None`` when planning."""
+    def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
+        """Run one primitive; returns its words, or ``None`` when planning."""
 
-    def scope(self, name: str) -> AbstractContextManager[Any]:
+    def apply(self, prim: Primitive, *inputs: Val, known: Known | None = None) -> Words | None:
+        """Run a primitive with one result."""
+        out = self.call(prim, inputs, known)
+        internal(not isinstance(out, tuple), f"{prim.name} has one result")
+        return None if isinstance(out, tuple) else out
+
+    def apply_pair(self, prim: Primitive, *inputs: Val) -> tuple[Words | None, Words | None]:
+        """Run a primitive with two results."""
+        out = self.call(prim, inputs, None)
+        return out if isinstance(out, tuple) else (None, None)
+
+    def scope(self, name: str) -> AbstractContextManager[object]:
         """Name a part of the program for meters and plans."""
         return nullcontext()
-
-    @property
-    def concrete(self) -> bool:
-        """Whether values carry words."""
-        return True
 
     def need(self, x: Val, what: str, *, proved: bool = False) -> None:
         """Refuse a value that may leave the range in which truncation and comparison are exact.
@@ -120,14 +135,14 @@ class Engine(ABC):
         bound = a.bound * abs(k) / 2.0**more_scale
         return a.like(words, shape=a.shape, scale=a.scale + more_scale, bound=bound)
 
-    def add_public(self, a: Val, constant: Any, *, bound: float = 0.0) -> Val:
+    def add_public(self, a: Val, constant: np.uint64, *, bound: float = 0.0) -> Val:
         """Add public ring integers (only the holder of rank 0 does)."""
         words = a.words
         if words is not None and self.rank == 0:
-            words = words + np.asarray(constant).astype(np.uint64)
+            words = words + constant
         return a.like(words, shape=a.shape, bound=a.bound + bound)
 
-    def map(self, a: Val, f: Any, shape: tuple[int, ...]) -> Val:
+    def map(self, a: Val, f: Callable[[Words], Words], shape: tuple[int, ...]) -> Val:
         """Apply a re-arrangement (reshape, transpose, slice) to the words."""
         words = None if a.words is None else np.ascontiguousarray(f(a.words))
         internal(words is None or words.shape == shape, f"map gave {shape}")
@@ -142,9 +157,11 @@ class Engine(ABC):
         words = None if a.words is None else a.words.sum(axis=-1)
         return a.like(words, shape=a.shape[:-1], bound=bound)
 
-    def result(self, words: Any, shape: tuple[int, ...], *, scale: int, bound: float) -> Val:
+    def result(
+        self, words: Words | None, shape: tuple[int, ...], *, scale: int, bound: float
+    ) -> Val:
         """Wrap a primitive's output."""
-        internal(words is None or words.shape == shape, f"primitive gave another shape than {shape}")
+        internal(words is None or words.shape == shape, f"a primitive must give shape {shape}")
         return Val(shape, scale, bound, words)
 
 
@@ -155,15 +172,12 @@ class Planner(Engine):
     steps: list[Step] = field(default_factory=list)
     _scopes: list[str] = field(default_factory=list)
 
-    @property
-    def concrete(self) -> bool:
-        return False
-
-    def apply(self, prim: Primitive, *inputs: Val, known: Any = None) -> Any:
+    def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Record the primitive."""
         self.steps.append(Step("/".join(self._scopes), prim, prim.cost()))
+        return None
 
-    def scope(self, name: str) -> AbstractContextManager[Any]:
+    def scope(self, name: str) -> AbstractContextManager[object]:
         """Name a part of the program."""
         return _Pushed(self._scopes, name)
 
@@ -202,12 +216,13 @@ class Simulator(Engine):
             peak = float(max(abs(int(signed.min())), abs(int(signed.max()))))
             self.head[what] = max(self.head.get(what, 0.0), peak / 2.0**RANGE_BITS)
 
-    def apply(self, prim: Primitive, *inputs: Val, known: Any = None) -> Any:
+    def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Evaluate the primitive's integer oracle."""
         masks = LazyValues(prim.fields(), prim.derive, self._item, self.seeds)
         self._item += 1
-        extra = () if known is None else known.simulate_args()
-        return prim.simulate(masks, *(x.words for x in inputs), *extra)
+        extra = () if known is None else (known.weight, known.bias)
+        out: Output = prim.simulate(masks, *(x.words for x in inputs), *extra)
+        return out
 
 
 class Supply(Protocol):
@@ -220,7 +235,7 @@ class Supply(Protocol):
 class Meter(Protocol):
     """The part of a cost meter that the executor uses."""
 
-    def scope(self, name: str) -> AbstractContextManager[Any]:
+    def scope(self, name: str) -> AbstractContextManager[object]:
         """Attribute what happens inside to ``name``."""
 
 
@@ -231,50 +246,28 @@ class Executor(Engine):
         self.ctx, self.rank = ctx, ctx.rank
         self._supply, self._meter, self._item = supply, meter, 0
 
-    def apply(self, prim: Primitive, *inputs: Val, known: Any = None) -> Any:
+    def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Run the primitive with the peer."""
         corr = self._supply.take(prim, self._item)
         self._item += 1
-        extra = () if known is None else known.run_args(prim, corr, self.rank)
-        return prim.run(self.ctx, corr, *(x.words for x in inputs), *extra)
+        extra: tuple[Words | None, ...] = ()
+        if known is not None:
+            extra = (known.weight, known.bias) if self.rank == 0 else (corr["z1"], None)
+        out: Output = prim.run(self.ctx, corr, *(x.words for x in inputs), *extra)
+        return out
 
-    def scope(self, name: str) -> AbstractContextManager[Any]:
+    def scope(self, name: str) -> AbstractContextManager[object]:
         """Attribute cost to ``name``."""
         return self._meter.scope(name) if self._meter else nullcontext()
 
 
 @dataclass(frozen=True)
 class Known:
-    """A linear layer's secret operand as each interpreter holds it.
+    """The server's secret operands of a layer: ring words at rank 0 and in the simulator.
 
-    Attributes
-    ----------
-    weight, bias
-        Ring words at rank 0 and in the simulator; ``None`` for the client.
-    opened
-        The client's W - B; ``None`` elsewhere.
+    The client has neither; its prepared product ``z1`` comes with its correlations.
     """
 
     weight: Words | None = None
     bias: Words | None = None
-    opened: Words | None = None
 
-    def simulate_args(self) -> tuple[Any, ...]:
-        """Operands of the clear evaluation."""
-        return (self.weight, self.bias)
-
-    def run_args(self, prim: Any, corr: Shares, rank: int) -> tuple[Any, ...]:
-        """Operands of a party; the client's Z1 is prepared off line where it is cached."""
-        if rank == 0:
-            return (self.weight, self.bias)
-        prepared = corr.get("z1")
-        return (prim.prepare(corr, self.opened) if prepared is None else prepared, None)
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    """Number of entries."""
-    return prod(shape)
-
-
-Params = Mapping[str, Known]
-Steps = Iterator[Step]

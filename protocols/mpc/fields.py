@@ -1,10 +1,10 @@
-"""Correlated randomness as named fields, and how it is cut into two seeds and one correction stream.
+"""Correlated randomness as named fields, cut into two seeds and one stream of corrections.
 
-A primitive declares the randomness it needs as a tuple of :class:`Field`. *Free* fields are drawn by
-the parties from their own seeds (a mask is the sum, or XOR, of both draws; a field with an ``owner``
-is one party's draw alone). *Derived* fields are functions of the free ones: party 0 draws its share
-from its seed as well, and party 1 receives ``value - share`` as a correction. Hence party 0's whole
-supply is one 32-byte seed, party 1's a seed and a stream of corrections.
+A primitive declares the randomness it needs as a tuple of :class:`Field`. *Free* fields are drawn
+by the parties from their own seeds (a mask is the sum, or XOR, of both draws; a field with an
+``owner`` is one party's draw alone). *Derived* fields are functions of the free ones: party 0 draws
+its share from its seed as well, and party 1 receives ``value - share`` as a correction. Hence party
+0's whole supply is one 32-byte seed, party 1's a seed and a stream of corrections.
 
 Source: the seed-compressed dealer is folklore; the layout is ours.
 """
@@ -139,8 +139,7 @@ def clear_values(fields: tuple[Field, ...], derive: Derive, item: int, seeds: Se
             values[f.name] = _draw(seeds, f.owner, f, nonce)
         else:
             values[f.name] = _join(f, _draw(seeds, 0, f, nonce), _draw(seeds, 1, f, nonce))
-    for name, value in derive(values).items():
-        values[name] = value
+    values.update(derive(values))
     return values
 
 
@@ -196,7 +195,7 @@ def expand(
     item: int,
     rank: int,
     seeds: Seeds,
-    read: Callable[[int], Any] | None,
+    read: Callable[[int], memoryview] | None,
 ) -> Shares:
     """Return this party's share of every field it holds; once-per-pool masks are left out.
 

@@ -78,12 +78,15 @@ def row_max(e: Engine, x: Val) -> Val:
     while x.shape[-1] > 1:
         width = x.shape[-1]
         half = width // 2
-        lead = x.shape[:-1]
-        a = e.map(x, lambda w, h=half: w[..., :h], (*lead, half))
-        b = e.map(x, lambda w, h=half: w[..., h : 2 * h], (*lead, half))
+        a = _columns(e, x, 0, half)
+        b = _columns(e, x, half, 2 * half)
         top = e.result(e.apply(Maximum(a.shape), a, b), a.shape, scale=x.scale, bound=x.bound)
         x = top if width % 2 == 0 else _append(e, top, x)
     return e.reshape(x, *x.shape[:-1])
+
+
+def _columns(e: Engine, x: Val, start: int, stop: int) -> Val:
+    return e.map(x, lambda w: w[..., start:stop], (*x.shape[:-1], stop - start))
 
 
 def _append(e: Engine, top: Val, x: Val) -> Val:
@@ -118,7 +121,8 @@ def _cubic(power: float) -> tuple[int, int, int, int]:
             diff[i] = (diff[i] - diff[i - 1]) / (_NODES[i] - _NODES[i - level])
     coef = [diff[3], 0.0, 0.0, 0.0]
     for i in (2, 1, 0):
-        coef = [diff[i] - _NODES[i] * coef[0], *(coef[k] - _NODES[i] * coef[k + 1] for k in range(3))]
+        shifted = [coef[k] - _NODES[i] * coef[k + 1] for k in range(3)]
+        coef = [diff[i] - _NODES[i] * coef[0], *shifted]
     out = [round(c * 2.0 ** (_POLY * (3 - k) + _COEF)) for k, c in enumerate(coef)]
     return (out[0], out[1], out[2], out[3])
 
@@ -138,7 +142,7 @@ def row_power(
     undo = [gain * (m * 2.0 ** (s.scale - _SPREAD)) ** (-power) for m in mult]
     fact = [round(u * 2.0**factor_scale) for u in undo]
     prim = Normalise(prod(s.shape), tuple(grid[1:]), tuple(mult), tuple(fact))
-    pair = e.apply(prim, s) or (None, None)
+    pair = e.apply_pair(prim, s)
     v = e.result(pair[0], s.shape, scale=_SPREAD, bound=1.5)
     g = e.result(pair[1], s.shape, scale=factor_scale, bound=max(undo))
     e.need(v, "row inverse", proved=True)
@@ -185,7 +189,7 @@ def rsqrt(e: Engine, s: Val, *, low: float, high: float) -> Val:
 def layernorm(
     e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound: float
 ) -> Val:
-    """LayerNorm over the last axis of ``(rows, d)`` with the server's gamma and beta; 12 or 13 flights.
+    """LayerNorm over the last axis of ``(rows, d)`` with secret gamma and beta; 12 or 13 flights.
 
     The variance may lie anywhere between eps and the bound of x squared: the comparison bank
     covers the range, so no calibration is needed here.
@@ -197,7 +201,8 @@ def layernorm(
     sumsq_bound = d * x.bound**2
     words = e.apply(SumSquares(rows, d), centred)
     sumsq = e.result(words, (rows,), scale=2 * x.scale, bound=sumsq_bound)
-    sumsq = e.add_public(sumsq, np.uint64(max(1, round(d * eps * 2.0**sumsq.scale))))
+    floor = max(1, round(d * eps * 2.0**sumsq.scale))
+    sumsq = e.add_public(sumsq, np.uint64(floor))
     high = 2 * sumsq_bound
     spare = ceil(log2(high)) + sumsq.scale - 48
     if spare > 0:

@@ -54,7 +54,7 @@ def client_inputs(plan: Plan, batch: Encoded, public: PublicPart) -> Inputs:
 
 
 def server_inputs(plan: Plan) -> Inputs:
-    """The server's shares of the client's inputs: zeros."""
+    """Return the server's shares of the client's inputs: zeros."""
     width = plan.config.hidden
     if plan.spec.embedding == "private":
         width = plan.config.vocab + plan.config.type_vocab

@@ -94,7 +94,8 @@ class PrivateModel:
             ``(B, output_dim)`` float64: embeddings or logits.
         """
         if mode == "clear":
-            return self.encoder(batch).detach().numpy().astype(np.float64)
+            clear: Output = self.encoder(batch).detach().numpy().astype(np.float64)
+            return clear
         if mode != "simulate":
             raise ParameterError(f"mode {mode!r}: choose clear or simulate, or call execute")
         plan = self.plan(n=batch.length, rows=batch.batch_size)

@@ -100,7 +100,8 @@ def unpack_bits(words: Words, n: int) -> Words:
 def ref_unpack_bits(words: Words, n: int) -> Words:
     """Twin of :func:`unpack_bits`."""
     index = np.arange(n, dtype=np.uint64)
-    return (words[index >> np.uint64(6)] >> (index & np.uint64(63))) & np.uint64(1)
+    bits: Words = (words[index >> np.uint64(6)] >> (index & np.uint64(63))) & np.uint64(1)
+    return bits
 
 
 def chunk_onehot(r: Words) -> NDArray[np.uint16]:

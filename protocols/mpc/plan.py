@@ -20,6 +20,8 @@ import rfc8785
 from privml.backbones.config import EncoderConfig
 from privml.backbones.program import encoder_ops, multiply_adds, parameter_shapes
 from privml.errors import MalformedMessage, ParameterError, PrivmlError
+from privml.fixedpoint import FailureBudget
+from privml.params import check, outside
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.claim import SecurityClaim
@@ -32,7 +34,7 @@ from privml.storage.publish import atomic_write
 
 FORMAT = 1
 MAX_PLAN_BYTES = 4 << 20
-MAX_ROWS, MAX_POSITIONS = 4096, 1 << 20
+MAX_ROWS = 4096
 
 #: Round trip in seconds and bandwidth in bits per second of modelled links.
 LINKS: Mapping[str, tuple[float, float]] = {
@@ -84,11 +86,8 @@ class Plan:
     public: str
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rows <= MAX_ROWS:
-            raise ParameterError(f"rows = {self.rows} must lie in [1, {MAX_ROWS}]")
-        top = min(self.config.max_positions, MAX_POSITIONS)
-        if not 1 <= self.length <= top:
-            raise ParameterError(f"n = {self.length} must lie in [1, {top}], the model's positions")
+        check("plan", outside("rows", self.rows, 1, MAX_ROWS)
+              + outside("n", self.length, 1, self.config.max_positions))
 
     @cached_property
     def program(self) -> Program:
@@ -124,8 +123,18 @@ class Plan:
 
     @property
     def claim(self) -> SecurityClaim:
-        """The security claim; masked truncation and comparison never fail inside their range."""
-        return SecurityClaim(self.source, self.spec.embedding, 0.0)
+        """The security claim, with the failures of all steps summed up.
+
+        Raises
+        ------
+        InsecureParameters
+            If one inference fails with probability above 2^-20.
+        """
+        budget = FailureBudget()
+        for step in self.steps:
+            budget = budget.spend(step.primitive.failure())
+        budget.require()
+        return SecurityClaim(self.source, self.spec.embedding, budget.total)
 
     @property
     def leakage(self) -> tuple[str, ...]:
@@ -219,7 +228,8 @@ class Plan:
             config = EncoderConfig.from_json(rfc8785.dumps(raw.config))
             plan = cls(config, msgspec.convert(raw.spec, Spec), raw.rows, raw.length, raw.source,
                        raw.bounds, raw.public)
-            if plan.claim and plan.to_json() != data:
+            _ = plan.claim
+            if plan.to_json() != data:
                 raise MalformedMessage("the plan is not in canonical form")
         except MalformedMessage:
             raise

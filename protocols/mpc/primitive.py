@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privml._typing import Buffer
 from privml.protocols.mpc.fields import Array, Field, Shares, correction_bytes
 
 Words = NDArray[np.uint64]
@@ -62,13 +63,13 @@ class Wire(Protocol):
 
     rank: int
 
-    def exchange(self, tag: int, mine: Any, *, expect: int) -> Any:
+    def exchange(self, tag: int, mine: Buffer, *, expect: int) -> memoryview | bytes:
         """Swap buffers with the peer: one flight."""
 
-    def send(self, tag: int, payload: Any) -> None:
+    def send(self, tag: int, payload: Buffer) -> None:
         """Send one buffer: one flight."""
 
-    def recv(self, tag: int, *, expect: int) -> Any:
+    def recv(self, tag: int, *, expect: int) -> memoryview | bytes:
         """Receive one buffer: one flight."""
 
 
@@ -86,10 +87,8 @@ class Context:
 
     def _swap(self, parts: Sequence[Array]) -> list[Array]:
         flat = [np.ascontiguousarray(p) for p in parts]
-        mine = flat[0].reshape(-1).view(np.uint8) if len(flat) == 1 else np.concatenate(
-            [p.reshape(-1).view(np.uint8) for p in flat]
-        )
-        raw = self.wire.exchange(self._next(), memoryview(mine), expect=mine.nbytes)
+        mine = _joined(flat)
+        raw = self.wire.exchange(self._next(), mine, expect=mine.nbytes)
         theirs, at = [], 0
         for p in flat:
             theirs.append(np.frombuffer(raw, p.dtype, p.size, at).reshape(p.shape))
@@ -115,8 +114,7 @@ class Context:
 
     def send(self, *parts: Array) -> None:
         """Send arrays to the peer in one flight."""
-        data = np.concatenate([np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in parts])
-        self.wire.send(self._next(), memoryview(data))
+        self.wire.send(self._next(), _joined([np.ascontiguousarray(p) for p in parts]))
 
     def recv(self, *like: tuple[tuple[int, ...], str]) -> list[Array]:
         """Receive arrays of the given shapes and dtypes in one flight."""
@@ -130,6 +128,12 @@ class Context:
         return out
 
 
+def _joined(parts: Sequence[Array]) -> memoryview:
+    """Bytes of contiguous arrays, one after the other; no copy for a single one."""
+    raw = [p.reshape(-1).view(np.uint8) for p in parts]
+    return (raw[0] if len(raw) == 1 else np.concatenate(raw)).data
+
+
 class Primitive(ABC):
     """One step of a two-party program; see the module docstring."""
 
@@ -137,15 +141,15 @@ class Primitive(ABC):
 
     @abstractmethod
     def fields(self) -> tuple[Field, ...]:
-        """Correlated randomness of one call."""
+        """Name the correlated randomness of one call."""
 
     @abstractmethod
     def derive(self, free: Shares) -> Mapping[str, Array]:
-        """Clear values of the derived fields from the free ones."""
+        """Compute the clear derived fields from the free ones."""
 
     @abstractmethod
     def online(self) -> Cost:
-        """Declared flights and payload of one call, without the off-line part."""
+        """Return the flights and payload of one call, without the off-line part."""
 
     @abstractmethod
     def run(self, ctx: Context, corr: Shares, *inputs: Any) -> Any:
@@ -155,8 +159,12 @@ class Primitive(ABC):
     def simulate(self, masks: Shares, *inputs: Any) -> Any:
         """Compute the same function on clear ring words."""
 
+    def failure(self) -> float:
+        """Return the failure probability of one call under the range rule; exact by default."""
+        return 0.0
+
     def cost(self) -> Cost:
-        """Declared cost including the off-line bytes."""
+        """Return the declared cost including the off-line bytes."""
         on = self.online()
         return Cost(on.flights, on.sent, correction_bytes(self.fields()))
 

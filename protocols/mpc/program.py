@@ -33,12 +33,15 @@ class Reveal(Primitive):
     name: ClassVar[str] = "reveal"
 
     def fields(self) -> tuple[Field, ...]:
+        """Need nothing."""
         return ()
 
     def derive(self, free: Shares) -> Mapping[str, Array]:
+        """Derive nothing."""
         return {}
 
     def online(self) -> Cost:
+        """Return the declared cost."""
         return Cost(1, (8 * int(np.prod(self.shape)), 0))
 
     def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
@@ -158,7 +161,7 @@ def _embed(r: Running, node: OpNode) -> Val | None:
     known = r.params["embed"]
     bias = known.bias
     if bias is not None:
-        known = Known(known.weight, np.tile(bias[: p.length], (p.rows, 1)), known.opened)
+        known = Known(known.weight, np.tile(bias[: p.length], (p.rows, 1)))
     return fn.linear(e, x, known, name="embed", m=d, weight_scale=fn.F, out_scale=fn.F,
                      bound=p.bound("embed"))
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privml.backbones.base import Op
-from privml.errors import ParameterError
+from privml.fixedpoint import FixedPoint
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.arithmetic.affine import WEIGHT_SCALE
 from privml.protocols.mpc.engine import Known
@@ -27,16 +27,12 @@ def encode(x: NDArray[np.floating], scale: int) -> Words:
     ParameterError
         If a value is not finite or reaches 2^(62 - scale).
     """
-    wide = np.asarray(x, np.float64) * 2.0**scale
-    if not np.isfinite(wide).all() or (wide.size and np.abs(wide).max() >= 2.0**62):
-        raise ParameterError(f"a value is not finite or does not fit {62 - scale} integer bits")
-    return np.rint(wide).astype(np.int64).view(np.uint64)
+    return FixedPoint(64, scale).encode(x)
 
 
 def decode(words: Words, scale: int) -> NDArray[np.float64]:
     """Read ring words as signed fixed-point values."""
-    out: NDArray[np.float64] = words.view(np.int64) / 2.0**scale
-    return out
+    return FixedPoint(64, scale).decode(words)
 
 
 def quantise(program: Program, params: Floats) -> dict[str, Known]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +18,12 @@ from privml.backbones.public import PublicPart
 from privml.errors import CorrelationExhausted, MalformedMessage, UntrustedArtifact
 from privml.protocols.mpc.correlations.pool import Pool
 from privml.protocols.mpc.correlations.supply import PoolSupply
-from privml.protocols.mpc.engine import Executor, Known
+from privml.protocols.mpc.engine import Executor, Known, Output, Val
 from privml.protocols.mpc.fields import setup_mask
 from privml.protocols.mpc.inputs import client_inputs, fit, outputs, server_inputs
 from privml.protocols.mpc.plan import Plan
-from privml.protocols.mpc.primitive import Context, Words
+from privml.protocols.mpc.primitive import Context, Primitive, Words
+from privml.protocols.mpc.program import Inputs
 from privml.rng import Csprng
 from privml.session import Session
 from privml.storage import fs
@@ -105,7 +107,7 @@ class _Run:
     def _opened(self) -> Mapping[str, Words]:
         return {}
 
-    def _online(self, supply: PoolSupply, params: Mapping[str, Known], inputs: Any) -> Words:
+    def _online(self, supply: PoolSupply, params: Mapping[str, Known], inputs: Inputs) -> Words:
         """Prepare, then run the program; returns this party's share of the opened result."""
         began = time.perf_counter()
         self._progress("prepare", 0.0)
@@ -152,9 +154,9 @@ class _Reporting(Executor):
         """Call ``progress`` after every step."""
         self._progress, self._steps, self._count = progress, max(steps, 1), 0
 
-    def apply(self, prim: Any, *inputs: Any, known: Any = None) -> Any:
+    def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Run one primitive and report."""
-        out = super().apply(prim, *inputs, known=known)
+        out = super().call(prim, inputs, known)
         self._count += 1
         self._progress("online", self._count / self._steps)
         return out
@@ -179,7 +181,7 @@ class ServerRun(_Run):
             self.session.send_blob(_TAG_PUBLIC, self._public, deadline_s=PREPARE_DEADLINE_S)
         if not self.session.peer_offer.get("has_setup", 0):
             self.session.send_blob(
-                _TAG_SETUP, memoryview(self._masked_weights()).cast("B"),
+                _TAG_SETUP, self._masked_weights().view(np.uint8).data,
                 deadline_s=PREPARE_DEADLINE_S,
             )  # fmt: skip
         self.bill.setup_s = time.perf_counter() - began
@@ -287,18 +289,14 @@ class ClientRun(_Run):
         return outputs(self.plan, words, full, rows=rows)
 
 
-class _aborting:  # noqa: N801 - reads as a statement
+@contextmanager
+def _aborting(session: Session) -> Iterator[None]:
     """Abort the session if the block fails."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            self._session.abort(type(error).__name__)
+    try:
+        yield
+    except BaseException as error:
+        session.abort(type(error).__name__)
+        raise
 
 
 def checked_public(data: bytes, plan: Plan) -> PublicPart:
@@ -339,7 +337,7 @@ class ClientCache:
             return None
         return np.frombuffer(data, np.uint64)
 
-    def keep_setup(self, pool_id: str, data: Any) -> None:
+    def keep_setup(self, pool_id: str, data: memoryview) -> None:
         """Store a pool's set-up message."""
         self._write(f"setup-{pool_id}.bin", data)
 
@@ -348,7 +346,7 @@ class ClientCache:
             return None
         return read_file(self.directory / name, limit=limit)
 
-    def _write(self, name: str, data: Any) -> None:
+    def _write(self, name: str, data: bytes | memoryview) -> None:
         if self.directory is not None:
             fs.ensure_dir(self.directory)
             atomic_write(self.directory / name, data)

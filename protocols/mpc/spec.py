@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privml.errors import ParameterError
+from privml.params import check, outside
 from privml.protocols.mpc.nonlinear.gelu import QUARTICS
 
 EmbeddingMode = Literal["released", "private"]
@@ -50,16 +50,14 @@ class Spec:
             problems.append(f"ring = {self.ring}: transformer programs run on ring=64")
         if self.f != 16:
             problems.append(f"f = {self.f}: the lanes are built for f=16")
-        if not 8 <= self.weight_bits <= 16:
-            problems.append(f"weight_bits = {self.weight_bits} must lie in [8, 16]")
+        problems += outside("weight_bits", self.weight_bits, 8, 16)
         if self.gelu not in QUARTICS:
             problems.append(f"gelu = {self.gelu!r}: choose one of {', '.join(sorted(QUARTICS))}")
         if self.exp != "digit20":
             problems.append(f"exp = {self.exp!r}: choose digit20")
         if self.embedding not in ("released", "private"):
             problems.append(f"embedding = {self.embedding!r}: choose released or private")
-        if problems:
-            raise ParameterError("; ".join(problems))
+        check("options", problems)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as plain values."""

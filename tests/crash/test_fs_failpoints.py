@@ -262,4 +262,3 @@ def test_steps_show_no_data(tmp_path: Path) -> None:
     shown = " ".join(map(repr, ops))
     assert "write" in shown
     assert "content" not in shown
-    assert repr(ops[1].data) not in shown

@@ -62,12 +62,12 @@ def gelu_pieces(x: jax.Array) -> jax.Array:
 
 
 def gelu_exact(x: np.ndarray) -> np.ndarray:
-    """Reference: x times the standard normal distribution function."""
+    """Return x times the standard normal distribution function, the reference."""
     return 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
 
 
 def softmax_exact(x: np.ndarray) -> np.ndarray:
-    """Reference: softmax over the last axis."""
+    """Return the softmax over the last axis, the reference."""
     grown = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
 
@@ -114,13 +114,9 @@ def cases(*, tuned: bool) -> dict[str, Case]:
     """
     gelu = gelu_pieces if tuned else jax.nn.gelu
     return {
-        "matmul": Case(
-            jnp.matmul, np.matmul, ((TOKENS, 768), (768, 768)), (1.0, 0.05), (0.0, 0.0)
-        ),
+        "matmul": Case(jnp.matmul, np.matmul, ((TOKENS, 768), (768, 768)), (1.0, 0.05), (0.0, 0.0)),
         "gelu": Case(gelu, gelu_exact, ((TOKENS, 3072),), (2.0,), (0.0,)),
-        "softmax": Case(
-            jax.nn.softmax, softmax_exact, ((12, TOKENS, TOKENS),), (2.0,), (0.0,)
-        ),
+        "softmax": Case(jax.nn.softmax, softmax_exact, ((12, TOKENS, TOKENS),), (2.0,), (0.0,)),
         "layer_minilm": encoder_layer(384, 1536, gelu),
         "layer_bert_base": encoder_layer(768, 3072, gelu),
     }

@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 TRUST = (
     "2pc semi-honest | semi2k | triples from a trusted first party: rank 0 deals them inside the "
@@ -42,7 +44,7 @@ class Parties:
     def __init__(self, settings: str, limit_s: float) -> None:
         self._logs = tempfile.TemporaryDirectory(prefix="spu-")
         ports = ",".join(map(str, _free_ports(2)))
-        party = [sys.executable, str(Path(__file__).with_name("spu_party.py"))]
+        party = [sys.executable, str(Path(__file__).resolve().with_name("spu_party.py"))]
         self._processes = [self._start([*party, str(r), ports, settings], r) for r in range(2)]
         self._timer = threading.Timer(limit_s, self._kill)
         self._timer.daemon = True
@@ -51,8 +53,9 @@ class Parties:
     def _start(self, command: list[str], rank: int) -> subprocess.Popen[str]:
         with self._log(rank).open("w") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                cwd=self._logs.name,
+            )  # fmt: skip
 
     def _log(self, rank: int) -> Path:
         return Path(self._logs.name) / f"rank{rank}.log"
@@ -76,8 +79,10 @@ class Parties:
         stdout = self._processes[rank].stdout
         line = stdout.readline() if stdout else ""
         if not line:
+            with suppress(subprocess.TimeoutExpired):  # let it finish its last words
+                self._processes[rank].wait(timeout=5)
             self._kill()
-            tail = self._log(rank).read_text(errors="replace").splitlines()[-8:]
+            tail = self._log(rank).read_text(errors="replace").splitlines()[-3:]
             raise PartyFailed(f"SPU party {rank} ended without an answer: {' / '.join(tail)}")
         answer = json.loads(line)
         return dict(answer)
@@ -147,8 +152,8 @@ def measure(parties: Parties, settings: str, names: list[str], repeats: int) -> 
     for name in names:
         print(f"SPU {settings}: {name}", file=sys.stderr, flush=True)
         row = prepare(parties, name)
-        row["seconds"] = sorted(run_once(parties, name) for _ in range(repeats))
-        row["median_s"] = row["seconds"][repeats // 2]
+        seconds = [run_once(parties, name) for _ in range(repeats)]
+        row |= {"seconds": seconds, "median_s": median(seconds)}
         rows.append(row)
     return {**facts(settings), "load_average": os.getloadavg(), "cases": rows}
 

@@ -101,8 +101,8 @@ class Party:
         )  # fmt: skip
         self.programs[name] = program
         compiled = time.perf_counter()
-        for owner, label, value in zip([1] + [0] * len(inputs), labels, inputs):
-            share = self._share(owner, value)
+        for i, (label, value) in enumerate(zip(labels, inputs, strict=True)):
+            share = self._share(1 if i == 0 else 0, value)
             self.timing.set_var(label, share)
             self.counting.set_var(label, share)
         shared = time.perf_counter()
@@ -159,9 +159,8 @@ def main() -> int:
         command = json.loads(line)
         if command["do"] == "quit":
             break
-        answer = party.prepare(command["case"]) if command["do"] == "prepare" else party.run(
-            command["case"]
-        )
+        act = party.prepare if command["do"] == "prepare" else party.run
+        answer = act(command["case"])
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     party.link.stop_link()

@@ -58,8 +58,10 @@ class MatMul(Primitive):
     def run(self, ctx: Context, corr: Shares, x: Array, y: Array) -> Array:
         """Return a share of ``x @ y``."""
         e, f = ctx.open(x - corr["a"], y - corr["b"])
-        left = ring_matmul(e, np.ascontiguousarray(y))
-        return left + ring_matmul(corr["a"], f) + corr["c"]
+        out: Array = ring_matmul(e, np.ascontiguousarray(y))
+        out += ring_matmul(corr["a"], f)
+        out += corr["c"]
+        return out
 
     def simulate(self, masks: Shares, x: Array, y: Array) -> Array:
         """Return the ring product."""

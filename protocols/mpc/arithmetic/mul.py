@@ -36,7 +36,7 @@ class Mul(Primitive):
     def run(self, ctx: Context, corr: Shares, x: Array, y: Array) -> Array:
         """Return a share of ``x * y``."""
         e, g = ctx.open(x - corr["a"], y - corr["b"])
-        z = e * corr["b"] + corr["a"] * g + corr["ab"]
+        z: Array = e * corr["b"] + corr["a"] * g + corr["ab"]
         return z + e * g if ctx.rank == 0 else z
 
     def simulate(self, masks: Shares, x: Array, y: Array) -> Array:

@@ -1,4 +1,4 @@
-r"""Masked truncation: divide a shared fixed-point value by 2^f, unbiased, never wrong by more than 1.
+r"""Masked truncation: divide a shared fixed-point value by 2^f, unbiased, off by less than 1.
 
 Functionality: on input x with :math:`|x| < 2^{62}`, output floor(x/2^f) or floor(x/2^f) + 1, the
 upper value with probability (x mod 2^f)/2^f over the dealer's mask, so the mean error is exactly
@@ -79,7 +79,7 @@ class Truncate(Primitive):
 
 def finish(c: Words, corr: Shares, f: int, rank: int) -> Words:
     """Share of the truncation from the opened word ``c`` (or, at rank 1, from its top bit)."""
-    y = (ONE - (c >> TOP)) * wrap_share(corr["v"], f) - corr["u"]
+    y: Words = (ONE - (c >> TOP)) * wrap_share(corr["v"], f) - corr["u"]
     if rank == 0:
         y += (c >> np.uint64(f)) - shifted(f)
     return y
@@ -89,4 +89,5 @@ def simulate(x: Words, r: Words, f: int) -> Words:
     """Ring-exact value of the masked truncation of ``x`` under mask ``r``."""
     c = x + HALF + r
     wrap = ((r >> TOP) * (ONE - (c >> TOP))) << np.uint64(64 - f)
-    return (c >> np.uint64(f)) - (r >> np.uint64(f)) + wrap - shifted(f)
+    y: Words = (c >> np.uint64(f)) - (r >> np.uint64(f)) + wrap - shifted(f)
+    return y

@@ -146,7 +146,8 @@ class Compare(Primitive):
 def shift(c: Array, thresholds: Sequence[int]) -> Array:
     """Public words ``c - t`` for each threshold, ``(count, n)``."""
     t = np.array([t % (1 << (8 * c.itemsize)) for t in thresholds], c.dtype)
-    return c[None, :] - t[:, None]
+    moved: Array = c[None, :] - t[:, None]
+    return moved
 
 
 def at_least(x: Array, thresholds: Sequence[int]) -> Words:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import numpy as np
+
 from privml.protocols.mpc.boolean.compare import packed
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
 from privml.protocols.mpc.ops import unpack_bits
@@ -42,8 +44,9 @@ class And(Primitive):
     def run(self, ctx: Context, corr: Shares, x: Words, y: Words) -> Words:
         """Return an XOR share of ``x & y``."""
         d, e = ctx.open_bits(x ^ corr["a"], y ^ corr["b"])
-        z: Words = (d & corr["b"]) ^ (e & corr["a"]) ^ corr["ab"]
-        return z ^ (d & e) if ctx.rank == 0 else z
+        z: Array = np.bitwise_and(d, corr["b"]) ^ np.bitwise_and(e, corr["a"]) ^ corr["ab"]
+        opened: Array = np.bitwise_and(d, e)
+        return z ^ opened if ctx.rank == 0 else z
 
     def simulate(self, masks: Shares, x: Words, y: Words) -> Words:
         """Return the clear AND."""

@@ -1,4 +1,4 @@
-r"""Comparing a public word with a secret mask: one-hot chunks and a tree of masked multi-input ANDs.
+r"""Comparing a public word with a secret mask: one-hot chunks, a tree of masked multi-input ANDs.
 
 For public c and secret r the bit 1{c < r} is wanted, XOR-shared. Both are cut into 4-bit chunks.
 The dealer XOR-shares each chunk of r as a one-hot 16-bit word, so lt_j = 1{c_j < r_j} and
@@ -47,7 +47,7 @@ class Node:
         """Input indices of each product of LT (one per lower chunk)."""
         at = {name: i for i, name in enumerate(self.inputs)}
         return tuple(
-            tuple(at["eq", i] for i in range(self.m - 1, j, -1)) + (at["lt", j],)
+            (*(at["eq", i] for i in range(self.m - 1, j, -1)), at["lt", j])
             for j in range(self.m - 2, -1, -1)
         )
 
@@ -123,8 +123,10 @@ class Tree:
             for node in nodes:
                 if node.m == 1:
                     continue
-                for mono in node.monomials():
-                    products.append(np.bitwise_and.reduce([masks[:, at + k] for k in mono]))
+                products += [
+                    np.bitwise_and.reduce([masks[:, at + k] for k in mono])
+                    for mono in node.monomials()
+                ]
                 at += len(node.inputs)
             out[f"{self.tag}p{i}"] = np.stack(products, axis=1)
         return out
@@ -145,8 +147,8 @@ class Tree:
             if node.m > 1:
                 rows += [(lt if kind == "lt" else eq)[:, base + j] for kind, j in node.inputs]
             base += node.m
-        stacked: Words = np.stack(rows, axis=1) ^ corr[f"{self.tag}m{level}"]
-        return stacked
+        stacked: Words = np.stack(rows, axis=1)
+        return stacked ^ corr[f"{self.tag}m{level}"]
 
     def combine(
         self, level: int, opened: Words, lt: Words, eq: Words, corr: Shares, rank: int

@@ -93,6 +93,6 @@ def _deal_run(
     for item, step in enumerate(plan.steps):
         prim = step.primitive
         for part in corrections(prim.fields(), prim.derive, item, seeds):
-            out.append(memoryview(np.ascontiguousarray(part).reshape(-1).view(np.uint8)))
+            out.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         if progress is not None:
             progress(run * count + item + 1, runs * count)

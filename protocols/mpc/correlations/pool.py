@@ -94,6 +94,7 @@ class Pool:
             raise Corrupt(f"it has {file.size} bytes, its header gives {expected}")
         self._slot = self._newest_slot()
         self._cursor = self._slot.cursor
+        self._erased = self._slot.destroyed
 
     @classmethod
     def open(cls, path: Path | str, *, plan_digest: str | None, used: UsedLog) -> Pool:
@@ -153,7 +154,9 @@ class Pool:
         if old.sequence == 0 or old.destroyed < self._cursor:
             self._erase_seeds(old.destroyed, self._cursor)
             self._erase_corrections(old.destroyed, self._cursor)
-            self._write_slot(erased=self._cursor)
+            self._file.sync()
+            self._erased = self._cursor
+            self._write_slot()
 
     @property
     def cursor(self) -> int:
@@ -240,15 +243,21 @@ class Pool:
         first, self._cursor = self._cursor, index + 1
         self._erase_seeds(first, index + 1)
         self._erase_corrections(first, index)
-        self._write_slot(erased=min(self._live, default=index))
+        self._write_slot()
+        self._erased = min(self._live, default=index)
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if not self._mine():
             raise Locked("this pool belongs to the process that opened it; open it in this one")
         if self._failed:
             raise StorageError(
-                f"an earlier claim on {self._file.path} failed half-way; close and open it again"
+                f"the pool {self._file.path} is closed, or an earlier step on it failed half-way; "
+                "close it and open it again"
             )
+
+    def _mine(self) -> bool:
+        """Return whether this process opened the pool, and is not a forked child of that one."""
+        return os.getpid() == self._pid
 
     def _check_index(self, index: int) -> None:
         if isinstance(index, bool) or index < 0:
@@ -271,10 +280,14 @@ class Pool:
         first = self._layout.run(start)
         self._file.punch(first, self._layout.run(stop) - first)
 
-    def _write_slot(self, *, erased: int) -> None:
-        """Write cursor and erasure mark to the older slot and sync the file."""
+    def _write_slot(self) -> None:
+        """Write cursor and erasure mark to the older slot and sync the file.
+
+        The mark covers only what an earlier sync has erased: the device may keep the slot and
+        lose an erasure that is still on its way.
+        """
         sequence = self._slot.sequence + 1
-        slot = layout.Slot(sequence, self._cursor, erased)
+        slot = layout.Slot(sequence, self._cursor, self._erased)
         offset = layout.SLOT_OFFSETS[sequence % 2]
         self._file.write_at(offset, layout.encode_slot(slot, self._digest))
         self._file.sync()
@@ -284,10 +297,13 @@ class Pool:
         """Erase the corrections of a claimed run; called once per run, by its material."""
         with self._guard:
             self._live.pop(index, None)
-            if os.getpid() != self._pid or self._failed:
+            if self._failed or not self._mine():
                 return
+            self._failed = True
             self._erase_corrections(index, index + 1)
-            self._write_slot(erased=min(self._live, default=self._cursor))
+            self._file.sync()
+            self._failed = False
+            self._erased = min(self._live, default=self._cursor)
 
     def close(self) -> None:
         """Destroy what is still claimed and release the lock; harmless when repeated.
@@ -301,10 +317,13 @@ class Pool:
             try:
                 for run in list(self._live.values()):
                     run.close()
+                if self._erased > self._slot.destroyed and not self._failed and self._mine():
+                    self._write_slot()
             finally:
                 for run in list(self._live.values()):
                     run.wipe()
                 self._live.clear()
+                self._failed = True
                 self._file.close()
 
     def __enter__(self) -> Self:

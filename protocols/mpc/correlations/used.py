@@ -74,16 +74,16 @@ class UsedLog:
             last = _last(file, key)
             if last is not None:
                 _refuse_copy(last, key)
-                return last.next_index
-            if opened_before:
+            elif opened_before:
                 raise CorrelationExhausted(
                     f"pool {key.pool_id[:8]} was used before under another log of used pools: "
                     "it is a copy from elsewhere, or the log was removed; deal a new pool"
                 )
-            fs.durable_append(file, _encode(key, 0))
-            fs.sync_dir(self.directory)
-            fs.sync_dir(self.directory.parent)
-            return 0
+            else:
+                fs.durable_append(file, _encode(key, 0))
+            if not opened_before:
+                fs.sync_dirs(self.directory)
+            return last.next_index if last is not None else 0
 
     def spend(self, key: PoolKey, next_index: int) -> None:
         """Record durably that all runs below ``next_index`` are spent.

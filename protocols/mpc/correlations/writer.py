@@ -156,7 +156,7 @@ class PoolWriter:
         if self._pending:
             start = self._layout.run(self._runs - 1) + self._run_bytes - len(self._pending)
             self._write(start, self._pending)
-            self._pending.clear()
+            self._pending = bytearray()
 
     def _wipe(self) -> None:
         self._seeds[:] = bytes(len(self._seeds))

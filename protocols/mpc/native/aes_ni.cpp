@@ -77,12 +77,12 @@ PRIVML_API int32_t privml_aes128_ctr(int32_t isa, const uint8_t* key, uint64_t n
   using namespace privml;
   if (nbytes < 0) return kBadArgument;
   const int32_t has = cpu_features();
-  if (isa == kScalar || !isa_usable(isa) || !(has & kHasAesni)) return kUnsupported;
+  if (!isa_usable(isa) || !(has & kHasAesni)) return kUnsupported;
   Stream stream{{}, nonce, block0};
   aes_expand(key, stream.key);
   if (isa == kAvx512 && (has & kHasVaes512))
     ctr_vaes512(stream, out, nbytes);
-  else if (has & kHasVaes256)
+  else if (isa != kScalar && (has & kHasVaes256))
     ctr_vaes256(stream, out, nbytes);
   else
     ctr_aesni(stream, out, nbytes);

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #include "abi.hpp"
@@ -13,7 +13,7 @@ namespace privml {
 namespace {
 
 constexpr int64_t kMaxThreads = 256;
-constexpr int64_t kWorkPerThread = int64_t(1) << 18;  // multiply-adds that repay a thread start
+constexpr int64_t kWorkPerThread = int64_t(1) << 21;  // multiply-adds that repay a thread start
 
 // A batch of products, each cut into `parts` along its longer side.
 template <typename T>
@@ -25,7 +25,7 @@ struct Batch {
 
 int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-// The piece number `task`: product task / parts, slice task % parts, cut at tile edges.
+// Piece number `task`: product task / parts, slice task % parts, cut at tile edges.
 template <typename T>
 Gemm<T> piece(const Batch<T>& batch, const GemmKernel<T>& kernel, int64_t task) {
   Gemm<T> g = batch.first;
@@ -85,7 +85,7 @@ int32_t run(const Batch<T>& batch, const GemmKernel<T>& kernel, int64_t threads)
   try {
     for (; started < threads - 1; ++started)
       pool[started] = std::thread([&] { work(batch, kernel, next, code); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // No more threads to be had: the ones that run, or this one alone, do all the pieces.
   }
   work(batch, kernel, next, code);

@@ -16,8 +16,8 @@ in a softmax the common factor exp(-2^-16) cancels.
 
 Error: at most 2^-16.9 relative to 1 before the final truncation (rounding of x: 2^-16 relative;
 clip: exp(-15.5) = 1.9e-7). 4 flights (open, two tree levels, select), 8 B + 44 bit per element and
-direction. Two parties, semi-honest, dealer-hybrid; the view is uniform words and bits. Source: ours;
-the digit form replaces the repeated squarings of the limit approximation.
+direction. Two parties, semi-honest, dealer-hybrid; the view is uniform words and bits. Source:
+ours; the digit form replaces the repeated squarings of the limit approximation.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class Exp(Primitive):
         s_w, s_b = ONE - (z_w + z_w), ONE - (z_b + z_b)
         both_open = late + diff * z_w
         out: Words = both_open * (z_b * corr["e"] + s_b * corr["be"])
-        return out + (diff * s_w) * (z_b * corr["we"] + s_b * corr["wbe"])
+        out += (diff * s_w) * (z_b * corr["we"] + s_b * corr["wbe"])
+        return out
 
     def _bits(self, ctx: Context, corr: Shares, c: Words) -> tuple[Words, Words]:
         signs, wrap = self.signs, self.wrap

@@ -169,8 +169,9 @@ class Gelu(Primitive):
         low, mid, high = (ONE - (row.reshape(x.shape) >> TOP)
                           for row in shift(x.reshape(-1), self.thresholds))
         poly = (low - high) * even + (mid + mid - low - high) * odd
-        small = truncate.simulate(poly, masks["q"], _F)
-        return small + ((high * x) << np.uint64(OUT_SCALE - IN_SCALE))
+        out = truncate.simulate(poly, masks["q"], _F)
+        out += (high * x) << np.uint64(OUT_SCALE - IN_SCALE)
+        return out
 
 
 def _w(value: int) -> np.uint64:

@@ -128,6 +128,9 @@ class PolyTruncate(Primitive):
     def online(self) -> Cost:
         return both(8 * self.n)
 
+    def _constants(self) -> list[Words]:
+        return [np.array([a % _WRAP], np.uint64) for a in self.coefficients]
+
     def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
         """Return a share of the cubic of the truncated value."""
         masked = x + corr["r"]
@@ -142,7 +145,7 @@ class PolyTruncate(Primitive):
         r2 = corr["u2"] - two * k * corr["mu"] + k * k * corr["m"]
         r3 = corr["u3"] - three * k * corr["mu2"] + three * k * k * corr["mu"]
         r3 = r3 - k * k * k * corr["m"]
-        a0, a1, a2, a3 = (np.uint64(a % _WRAP) for a in self.coefficients)
+        a0, a1, a2, a3 = self._constants()
         # P(p - R) expanded in R.
         out: Words = a3 * (three * p * r2 - three * p * p * r1 - r3)
         out = out + a2 * (r2 - two * p * r1) - a1 * r1
@@ -153,6 +156,6 @@ class PolyTruncate(Primitive):
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return the cubic of the truncated ring words."""
         y = simulate(x, masks["r"], self.f)
-        a0, a1, a2, a3 = (np.uint64(a % _WRAP) for a in self.coefficients)
+        a0, a1, a2, a3 = self._constants()
         out: Words = a0 + y * (a1 + y * (a2 + y * a3))
         return out
