@@ -284,8 +284,8 @@ class Session:
         handshake.compare(hello, peer)
         hellos = (mine, theirs) if self.rank == SERVER else (theirs, mine)
         self.id = handshake.session_id(*hellos)
-        self._tag = self.id[:TAG_BYTES]
         self._confirm(wire)
+        self._tag = self.id[:TAG_BYTES]
         self.peer_offer = MappingProxyType(peer.offer)
 
     def _confirm(self, hello_wire: Tally) -> None:

@@ -3,7 +3,7 @@
 Written in numpy without torch, independently of the models' own forward passes; encrypted
 runtimes are tested against it. With ``x`` of shape ``(B, n, d)`` unless said otherwise:
 
-* ``embed``: ``scale * (word[ids] + position[0..n-1] + segment[type_ids])``;
+* ``embed``: ``scale * (word[ids] + position[0..n-1] + type[type_ids])``;
 * ``linear``: ``x @ weight.T + bias``, weight of shape (out, in);
 * ``attention``: input ``(B, n, 3d)`` holds q, k, v side by side, each cut into heads of width D;
   ``softmax(q k^T / sqrt(D))`` over the keys whose mask is true, times v, heads side by side;
@@ -78,13 +78,13 @@ def run_program(
 
 
 def _embed(node: OpNode, _: list[Array], w: Mapping[str, Array], batch: Encoded) -> Array:
-    limits = (("token", batch.ids, w["word"]), ("segment", batch.type_ids, w["segment"]))
+    limits = (("token", batch.ids, w["word"]), ("segment", batch.type_ids, w["type"]))
     for what, ids, table in limits:
         if int(ids.max()) >= len(table):
             raise ParameterError(f"{what} ids must be below {len(table)}, the table's size")
     if batch.length > len(w["position"]):
         raise ParameterError(f"{batch.length} positions exceed the model's {len(w['position'])}")
-    summed = w["word"][batch.ids] + w["position"][: batch.length] + w["segment"][batch.type_ids]
+    summed = w["word"][batch.ids] + w["position"][: batch.length] + w["type"][batch.type_ids]
     return node.float_attr("scale") * summed  # (B, n, d)
 
 

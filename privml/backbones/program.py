@@ -15,8 +15,8 @@ from privml.backbones.base import Dim, Op, OpNode, ValueSpec
 from privml.backbones.config import EncoderConfig
 
 GELU_SUBSTITUTES = ("ring4", "bolt4", "puma6", "gelu_low2")
-EXP_SUBSTITUTES = ("limit2:5", "limit2:3", "limit1:6", "limit1:3")
-TANH_SUBSTITUTES = ("tanh5",)
+EXP_SUBSTITUTES = ("digit20", "limit2:5", "limit2:3", "limit1:6", "limit1:3")
+TANH_SUBSTITUTES = ("exp_reciprocal", "tanh5")
 
 IDS = ValueSpec("ids", ("B", "n"))
 TYPE_IDS = ValueSpec("type_ids", ("B", "n"))
@@ -101,7 +101,7 @@ def _embedding_nodes(config: EncoderConfig) -> tuple[OpNode, OpNode]:
         params=(
             ("word", "embed.word"),
             ("position", "embed.position"),
-            ("segment", "embed.segment"),
+            ("type", "embed.segment"),
         ),
         attrs=(("scale", 1.0),),
         allowed_substitutes=("released", "private"),

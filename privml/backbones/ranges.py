@@ -34,7 +34,7 @@ SAFETY = 2.0
 """Factor between the largest magnitude seen and the end of the range."""
 
 _STEPS = 8  # of the outward rounding, per octave
-_BATCH = 16
+_BATCH = 8
 
 
 class Observable(Protocol):
@@ -120,7 +120,7 @@ def default_ranges(encoder: Observable) -> dict[str, Interval]:
     """Calibrate on the bundled sentences, or on random tokens if there is no tokenizer.
 
     The sentences (general English, 2 to about 100 tokens) go through in batches padded to their
-    longest row; two of them once more, padded to the model's full length.
+    longest row; the shortest once more, padded to the model's full length.
     """
     return calibrate(encoder, _default_batches(encoder))
 
@@ -130,12 +130,12 @@ def _default_batches(encoder: Observable) -> list[Encoded]:
     if tokenizer is None:
         length = min(config.max_length, 64)
         return [random_batch(config, rows=8, length=length, seed=0)]
-    texts = sorted(SENTENCES, key=len)
+    texts = sorted(SENTENCES, key=lambda text: len(text.encode()))
     batches = [
         tokenizer.encode(texts[at : at + _BATCH], truncate=True)
         for at in range(0, len(texts), _BATCH)
     ]
-    full = tokenizer.encode([texts[0], texts[-1]], truncate=True, pad_to=config.max_length)
+    full = tokenizer.encode(texts[:1], truncate=True, pad_to=config.max_length)
     return [*batches, full]
 
 

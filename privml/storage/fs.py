@@ -53,7 +53,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 def byte_view(data: Buffer) -> memoryview:
     """Return a flat byte view of any C-contiguous buffer, without a copy."""
-    view = memoryview(data)
+    view = memoryview(data) if isinstance(data, bytes | bytearray | memoryview) else data.data
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 

@@ -25,7 +25,6 @@ from typing import NoReturn
 from privml.storage import failpoints, fs
 from privml.storage.failpoints import Kind, Op
 
-
 _PAGE = 4096
 
 

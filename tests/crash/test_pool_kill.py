@@ -175,12 +175,21 @@ def test_a_claimer_killed_at_a_chosen_step(tmp_path: Path, fault: str) -> None:
 
 
 def kill_dealers(path: Path, rng: np.random.Generator, kills: int) -> None:
+    """Kill dealers at random moments, up to a little past the time that a whole deal takes."""
+    with child(DEALER, path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        begun = time.monotonic()
+        assert process.stdout.readline() == "done\n"
+        enough_s = 1.2 * (time.monotonic() - begun)
+    check_dealt(path)
+    path.unlink()
     whole = 0
     for _ in range(kills):
         with child(DEALER, path) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "begun\n"
-            time.sleep(rng.uniform(0, 0.06))
+            time.sleep(rng.uniform(0, enough_s))
         whole += path.exists()
         if path.exists():
             check_dealt(path)

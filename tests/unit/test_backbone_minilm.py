@@ -54,7 +54,7 @@ def test_interpreter_reproduces_every_value(encoder: Encoder) -> None:
     for node in ops:
         got, want = captured.activations[node.name].numpy(), values[node.name]
         assert got.shape == node.output.resolve(rows=2, length=batch.length) == want.shape
-        assert got == pytest.approx(want, rel=1e-5, abs=2e-5), node.name
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5, err_msg=node.name)
     output = finish_output(encoder.config, values[ops[-1].name])
     assert captured.output.numpy() == pytest.approx(output, abs=1e-6)
 
@@ -75,7 +75,7 @@ def test_default_ranges_hold_known_extremes(encoder: Encoder) -> None:
     assert names <= set(ranges)
     assert {f"layer{i}.scores" for i in range(6)} <= set(ranges)
     assert {f"layer{i}.{v}.var" for i in range(6) for v in ("attn_sum", "ffn_sum")} <= set(ranges)
-    assert all(r.origin == "calibrated" and r.samples == 66 for r in ranges.values())
+    assert all(r.origin == "calibrated" and r.samples == 65 for r in ranges.values())
     # Seen on 500 rows of AG News: largest score, GELU input, residual sum; smallest variance.
     assert ranges["layer0.scores"].bound > 126
     assert ranges["layer0.ffn_in"].bound > 25

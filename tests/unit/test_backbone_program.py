@@ -195,7 +195,7 @@ def test_interpreter_known_answers() -> None:
         kind=Op.EMBED,
         inputs=(),
         output=x,
-        params=(("word", "w"), ("position", "p"), ("segment", "s")),
+        params=(("word", "w"), ("position", "p"), ("type", "s")),
         attrs=(("scale", 2.0),),
     )
     tables = {"w": np.float32([[0, 0], [1, -1]]), "p": np.zeros((1, 2), np.float32)}

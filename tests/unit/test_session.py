@@ -41,6 +41,21 @@ def mismatch(server: dict[str, object], client: dict[str, object]) -> tuple[Outc
     )
 
 
+def altering_pair(size: int) -> tuple[memory.MemoryChannel, memory.MemoryChannel]:
+    """Return a pair whose second end alters the last byte of each whole read of `size` bytes."""
+    a, b = memory.pair()
+    original = b.try_recv_into
+
+    def altering(out: memoryview) -> int:
+        count = original(out)
+        if out.nbytes == count == size:
+            out[-1] ^= 1
+        return count
+
+    b.try_recv_into = altering  # type: ignore[method-assign]
+    return a, b
+
+
 class TestExchange:
     @settings(max_examples=25)
     @given(
@@ -127,7 +142,7 @@ class TestExchange:
             lambda s: s.send_blob(0, bytes(4)) if s.rank else s.recv(0, expect=4),
         ]
         for program in programs:
-            first, second = run_sessions(lambda s, p=program: p(s) or s.checkpoint())
+            first, second = run_sessions(lambda s, p=program: (p(s), s.checkpoint()))
             errors = (first.error, second.error)
             assert any(isinstance(e, MalformedMessage) for e in errors), errors
             assert all(isinstance(e, MalformedMessage | PeerAborted) for e in errors), errors
@@ -328,6 +343,27 @@ class TestHandshake:
         assert isinstance(first.error, InsecureRandomness)
         assert isinstance(second.error, PeerAborted)
 
+    def test_altered_hello(self) -> None:
+        channels = altering_pair(40)
+        outcomes = run_sessions(lambda s: s.id, channels=channels)
+        assert all(isinstance(o.error, ProtocolError) for o in outcomes)
+
+    def test_altered_nonce(self) -> None:
+        channels = altering_pair(40)
+        alter_last = channels[1].try_recv_into
+
+        def alter_nonce(out: memoryview) -> int:
+            count = alter_last(out)
+            if out.nbytes == count == 40:
+                out[-1] ^= 1
+                out[20] ^= 1
+            return count
+
+        channels[1].try_recv_into = alter_nonce  # type: ignore[method-assign]
+        outcomes = run_sessions(lambda s: s.id, channels=channels)
+        assert [type(o.error) for o in outcomes] == [HandshakeMismatch] * 2
+        assert "different hellos" in str(outcomes[0].error)
+
     def test_other_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import privml.handshake as module
 
@@ -406,27 +442,13 @@ class TestCheckpoint:
         assert first.unwrap() == second.unwrap()
 
     def test_altered_payload_is_noticed_by_both(self) -> None:
-        a, b = memory.pair()
-        original = b.try_recv_into
-        frames = {"seen": 0}
-
-        def altering(out: memoryview) -> int:
-            count = original(out)
-            if out.nbytes == HEADER_BYTES + 8:
-                out[HEADER_BYTES] ^= 1
-                frames["seen"] += 1
-            return count
-
-        b.try_recv_into = altering  # type: ignore[method-assign]
-
         def program(session: Session) -> int:
-            session.exchange(1, bytes(8), expect=8)
+            session.exchange(1, bytes(1000), expect=1000)
             session.checkpoint()
             return 1
 
-        outcomes = run_sessions(program, channels=(a, b))
-        assert frames["seen"] == 1
-        assert all(isinstance(o.error, TranscriptMismatch) for o in outcomes)
+        outcomes = run_sessions(program, channels=altering_pair(HEADER_BYTES + 1000))
+        assert [type(o.error) for o in outcomes] == [TranscriptMismatch] * 2
 
 
 class TestMeter:
@@ -522,12 +544,11 @@ class TestMemory:
 
     def test_ring_wraps(self) -> None:
         a, b = memory.pair(capacity_bytes=7)
-        sent, got = bytes(range(100)), bytearray()
+        sent, got = bytes(range(100)), b""
         left = memoryview(sent)
-        while len(got) < 100:
+        for _ in range(200):
             if left.nbytes:
                 left = left[a.try_send(left[:5]) :]
             piece = bytearray(3)
-            got += piece[: b.try_recv_into(memoryview(piece))] or b""
-            got[-0:] = b""
-        assert len(got) == 100
+            got += bytes(piece[: b.try_recv_into(memoryview(piece))])
+        assert got == sent

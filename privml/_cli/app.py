@@ -1,0 +1,222 @@
+"""The verbs and their options; everything heavy is imported by the verb that needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from privml._cli.output import Output
+
+if TYPE_CHECKING:
+    from privml._cli.inputs import Question
+
+app = typer.Typer(
+    name="privml",
+    help="Encrypted inference of transformer encoders between two parties.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Results only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Model = Annotated[str, typer.Option(help="minilm-l6, or a directory with a BERT-type checkpoint.")]
+PlanFile = Annotated[Path, typer.Option("--plan", help="Plan file of `privml plan`.")]
+Embedding = Annotated[
+    Literal["released", "private"],
+    typer.Option(help="Whether the client receives the embedding tables; private costs more."),
+]
+Texts = Annotated[list[str] | None, typer.Option("--text", help="A text; repeat for several.")]
+Files = Annotated[list[Path] | None, typer.Option("--file", help="A file, one text per line.")]
+Labels = Annotated[str, typer.Option(help="Candidate labels, separated by commas.")]
+Template = Annotated[
+    str | None, typer.Option(help='Text for a label [default: "This text is about {label}."].')
+]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
+Used = Annotated[
+    Path | None, typer.Option(help="Log of used pools [default: in the user's state directory].")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure-loopback", help="Plaintext, on this machine only.")
+]
+IdentityName = Annotated[
+    str | None, typer.Option("--identity", help="DIR/NAME of this side's key and certificate.")
+]
+Deadline = Annotated[
+    float, typer.Option("--deadline", min=0.1, help="Seconds the peer may take for one step.")
+]
+
+
+@app.command()
+def demo(json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+    """Classify a few sentences that the model's owner never sees."""
+    from privml._cli import demo as verb
+
+    with Output() as out:
+        verb.run(out)
+
+
+@app.command()
+def infer(
+    text: Texts = None, file: Files = None, labels: Labels = "", model: Model = "minilm-l6",
+    template: Template = None, embedding: Embedding = "released", truncate: Truncate = False,
+    n: Annotated[
+        int | None, typer.Option(help="Padded length in tokens [default: fits the longest text].")
+    ] = None,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Classify your own text, both parties on this machine, in one command."""
+    from privml._cli import infer as verb
+
+    asked = _question(text, file, labels, template, truncate)
+    with Output() as out:
+        verb.run(out, asked, model=model, n=n, embedding=embedding)
+
+
+@app.command()
+def plan(
+    model: Model = "minilm-l6",
+    n: Annotated[int, typer.Option(help="Padded length in tokens.")] = 128,
+    rows: Annotated[int, typer.Option(help="Texts per run, labels included.")] = 1,
+    embedding: Embedding = "released",
+    source: Annotated[str, typer.Option(help="Source of correlated randomness.")] = "dealer",
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Where the plan file is written.")
+    ] = None,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Print bill, claim and leakage of a run before anything is computed or sent."""
+    from privml._cli import plan as verb
+
+    with Output() as out:
+        verb.run(
+            out, model=model, n=n, rows=rows, embedding=embedding, source=source, path=out_file
+        )
+
+
+@app.command()
+def deal(
+    plan: PlanFile,
+    server: Annotated[Path, typer.Option(help="The server's pool, a new file.")],
+    client: Annotated[Path, typer.Option(help="The client's pool, a new file.")],
+    runs: Annotated[int, typer.Option(min=1, help="How many runs to deal.")] = 1,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Write the correlated randomness of a plan: one pool for each party."""
+    from privml._cli import deal as verb
+
+    with Output() as out:
+        verb.run(out, plan_file=plan, runs=runs, server=server, client=client)
+
+
+@app.command()
+def serve(
+    plan: Annotated[str, typer.Option("--plan", help="Plan file, or - for stdin.")],
+    pool: Annotated[Path, typer.Option(help="The server's pool.")],
+    model: Model = "minilm-l6",
+    identity: IdentityName = None,
+    pin: Annotated[
+        list[str] | None, typer.Option("--pin", help="Fingerprint of a client; repeatable.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7711,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="End after so many runs [default: all of the pool].")
+    ] = None,
+    used: Used = None, insecure_loopback: Insecure = False, deadline: Deadline = 60.0,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Hold the model and answer pinned clients without seeing their text."""
+    from privml._cli import serve as verb
+
+    options = verb.Options(
+        plan=plan, model=model, pool=pool, identity=identity, pins=tuple(pin or ()), host=host,
+        port=port, runs=runs, used=used, insecure_loopback=insecure_loopback, deadline_s=deadline,
+    )  # fmt: skip
+    with Output() as out:
+        verb.run(out, options)
+
+
+@app.command()
+def query(
+    plan: PlanFile,
+    pool: Annotated[Path, typer.Option(help="The client's pool.")],
+    peer: Annotated[str, typer.Option(help="Address of the server, host:port.")],
+    text: Texts = None, file: Files = None, labels: Labels = "", template: Template = None,
+    truncate: Truncate = False,
+    identity: IdentityName = None,
+    pin: Annotated[str | None, typer.Option("--pin", help="Fingerprint of the server.")] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Where the server's one-off messages are kept [default: user cache]."),
+    ] = None,
+    used: Used = None, insecure_loopback: Insecure = False,
+    connect: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for the server to answer.")
+    ] = 10.0,
+    deadline: Deadline = 60.0,
+    question: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Classify texts with a remote model; only you learn text and answer."""
+    from privml._cli import query as verb
+    from privml._cli.inputs import Question
+
+    if question is not None:
+        asked = Question.from_file(question)
+    else:
+        asked = _question(text, file, labels, template, truncate)
+    options = verb.Options(
+        plan=plan, pool=pool, peer=peer, identity=identity, pin=pin,
+        cache=cache or verb.default_cache(), used=used, insecure_loopback=insecure_loopback,
+        connect_s=connect, deadline_s=deadline,
+    )  # fmt: skip
+    with Output() as out:
+        verb.run(out, asked, options)
+
+
+@app.command()
+def cert(
+    identity: Annotated[str, typer.Argument(help="DIR/NAME, for instance certs/server.")],
+    days: Annotated[int, typer.Option(min=1, help="Validity.")] = 365,
+    show: Annotated[bool, typer.Option("--show", help="Show an identity that exists.")] = False,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Make a key and certificate, and print the fingerprint for the other party."""
+    from privml._cli import cert as verb
+
+    with Output() as out:
+        verb.run(out, identity=identity, days=days, show=show)
+
+
+@app.command()
+def doctor(
+    model: Model = "minilm-l6", json: Json = False, quiet: Quiet = False, debug: Debug = False
+) -> int:
+    """Check backend, versions, model and room on this machine."""
+    from privml._cli import doctor as verb
+
+    with Output() as out:
+        return verb.run(out, model=model)
+
+
+def _question(
+    texts: list[str] | None, files: list[Path] | None, labels: str, template: str | None,
+    truncate: bool,
+) -> Question:  # fmt: skip
+    from privml._cli.inputs import question
+    from privml.backbones.zero_shot import DEFAULT_TEMPLATE
+
+    return question(
+        texts=texts or (), files=files or (), labels=labels,
+        template=DEFAULT_TEMPLATE if template is None else template, truncate=truncate,
+    )  # fmt: skip
+
+
+def usage_message(error: BaseException) -> str:
+    """Return the message of an error of the option parser, or an empty text."""
+    describe = getattr(error, "format_message", None)
+    return str(describe()) if callable(describe) else ""
