@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Model: TypeAlias = str | dict[str, int]
 MINILM: Model = "minilm-l6"
-_LAYER = {"layers": 1, "heads": 12, "vocab": 64, "max_positions": 128}
+_LAYER = {"layers": 1, "heads": 12, "vocab": 64, "max_positions": 512}
 MINILM_LAYER: Model = {**_LAYER, "hidden": 384, "ffn": 1536}
 BERT_LAYER: Model = {**_LAYER, "hidden": 768, "ffn": 3072}
 BERT_BASE: Model = {**_LAYER, "hidden": 768, "ffn": 3072, "layers": 12}
@@ -160,9 +160,7 @@ class Product:
         """
         over = {} if link is None else {"link": [link.name, link.bits_per_s, link.rtt_s]}
         self._server.tell(**over)
-        self._client.tell(
-            ids=batch.ids.tolist(), mask=batch.mask.tolist(), port=self._port, **over
-        )
+        self._client.tell(ids=batch.ids.tolist(), mask=batch.mask.tolist(), port=self._port, **over)
         mine = self._client.heard()
         bill, theirs = mine["bill"], self._server.heard()["bill"]
         return Measured(

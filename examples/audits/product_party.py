@@ -99,9 +99,7 @@ def client(folder: Path, plan: mpc.Plan) -> None:
     cache = mpc.ClientCache(folder / "cache")
     answer(ready=True)
     for command in commands():
-        batch = Encoded.of(
-            np.array(command["ids"], np.int64), np.array(command["mask"], np.bool_)
-        )
+        batch = Encoded.of(np.array(command["ids"], np.int64), np.array(command["mask"], np.bool_))
         port = int(str(command["port"]))
         channel = through(
             tls.dial("127.0.0.1", port, identity=mine, pin=pin, deadline_s=DEADLINE_S), command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,8 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(words)
     except BaseException as error:
-        if mode.debug and not isinstance(error, SystemExit | KeyboardInterrupt | Terminated):
-            raise
+        if mode.debug and not isinstance(error, SystemExit):
+            traceback.print_exc()
         return _explain(error)
 
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 #: Width of text that does not go to a terminal.
 PLAIN_WIDTH = 110
 _STEP = 0.02
+_STAGES = {
+    "setup": "set-up from the server",
+    "prepare": "expanding correlations",
+    "online": "computing on shares",
+}
 
 
 @dataclass
@@ -37,7 +42,6 @@ class Mode:
 MODE = Mode()
 
 
-@dataclass(frozen=True)
 class Failure(Exception):
     """An error of another process of ours, to be reported as our own.
 
@@ -47,12 +51,9 @@ class Failure(Exception):
         As in :class:`privml.errors.PrivmlError`.
     """
 
-    code: str
-    message: str
-    exit_code: int
-
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, code: str, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.code, self.message, self.exit_code = code, message, exit_code
 
 
 class UsageError(PrivmlError):
@@ -62,7 +63,7 @@ class UsageError(PrivmlError):
     exit_code = 2
 
 
-def event(kind: str, **values: Any) -> None:
+def event(kind: str, /, **values: Any) -> None:
     """Write one JSON line to stderr for the parent process."""
     sys.stderr.write(json.dumps({"event": kind, **values}) + "\n")
     sys.stderr.flush()
@@ -91,7 +92,16 @@ class Output:
         if not self.mode.json:
             self._clear()
             for item in renderables:
-                self.stdout.print(item)
+                self._print(item)
+
+    def _print(self, item: RenderableType) -> None:
+        if self.stdout.is_terminal:
+            self.stdout.print(item)
+            return
+        with self.stdout.capture() as captured:
+            self.stdout.print(item)
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        sys.stdout.flush()
 
     def detail(self, *renderables: RenderableType) -> None:
         """Print what ``--quiet`` leaves out, as results."""
@@ -112,7 +122,7 @@ class Output:
             write_json(value)
 
     def progress(self, stage: str, fraction: float) -> None:
-        """Show how far a stage is, 0 to 1."""
+        """Show how far a stage is, 0 to 1; a stage that stays at 0 only shows that it works."""
         last_stage, last = self._last
         if stage == last_stage and abs(fraction - last) < _STEP and fraction < 1.0:
             return
@@ -123,14 +133,18 @@ class Output:
             self._advance(stage, fraction)
 
     def _advance(self, stage: str, fraction: float) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         if self._bar is None:
-            columns = TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn()
+            columns = TextColumn("{task.description:<36}"), BarColumn(), TimeRemainingColumn()
             self._bar = Progress(*columns, console=self.stderr, transient=True)
-            self._bar.add_task(stage, total=1.0)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], description=stage, completed=fraction)
+        if not self._bar.tasks or self._bar.tasks[-1].fields["stage"] != stage:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.add_task(_words(stage), total=None, stage=stage)
+        total = 1.0 if fraction > 0.0 else None
+        self._bar.update(self._bar.task_ids[-1], completed=fraction, total=total)
 
     def _clear(self) -> None:
         bar, self._bar = self._bar, None
@@ -161,6 +175,12 @@ def report_failure(*, code: str, message: str, exit_code: int) -> int:
     if MODE.json:
         write_json({"ok": False, "error": {"code": code, "message": line, "exit_code": exit_code}})
     return exit_code
+
+
+def _words(stage: str) -> str:
+    """Return a stage of the engine in words for people; ``client: online`` keeps who does it."""
+    who, colon, name = stage.rpartition(": ")
+    return who + colon + _STAGES.get(name, name)
 
 
 def _console(*, stderr: bool) -> Console:

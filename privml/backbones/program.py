@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from privml.backbones.base import Dim, Op, OpNode, ValueSpec
 from privml.backbones.config import EncoderConfig
 
-GELU_SUBSTITUTES = ("ring4", "bolt4", "puma6", "gelu_low2")
-EXP_SUBSTITUTES = ("digit20", "limit2:5", "limit2:3", "limit1:6", "limit1:3")
-TANH_SUBSTITUTES = ("exp_reciprocal", "tanh5")
+GELU_SUBSTITUTES = ("ring4", "bolt4")
+EXP_SUBSTITUTES = ("digit20",)
+TANH_SUBSTITUTES = ("exp",)
 
 IDS = ValueSpec("ids", ("B", "n"))
 TYPE_IDS = ValueSpec("type_ids", ("B", "n"))

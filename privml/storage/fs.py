@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import mmap
 import os
 import stat
 import sys
@@ -125,6 +126,21 @@ class File:
                     break
                 done += count
         return done
+
+    def map(self, offset: int, nbytes: int) -> mmap.mmap:
+        """Map a range read-only; ``offset`` is a multiple of the page size, ``nbytes`` positive.
+
+        The map shows later changes of the file, holes included, and outlives :meth:`close`.
+
+        Raises
+        ------
+        Corrupt
+            The file ends before the range does.
+        """
+        if offset + nbytes > self.size:
+            raise Corrupt(f"{self.path} was cut short; deal a new one")
+        with _translated(self.path):
+            return mmap.mmap(self.fd, nbytes, prot=mmap.PROT_READ, offset=offset)
 
     def will_read(self, offset: int, nbytes: int) -> None:
         """Ask the kernel to read ahead sequentially; a hint without effect on results."""

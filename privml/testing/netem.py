@@ -85,6 +85,7 @@ class EmulatedChannel(Channel):
         self._stamp_got = 0
         self._release_s = 0.0
         self._left = 0
+        self._starved = False
 
     @property
     def counters(self) -> Counters:
@@ -107,9 +108,11 @@ class EmulatedChannel(Channel):
         """Deliver bytes whose time has come; see :meth:`Channel.try_recv_into`."""
         if not self._left and not self._read_stamp():
             return 0
+        self._starved = False
         if time.monotonic() < self._release_s:
             return 0
         count = self._inner.try_recv_into(out[: self._left])
+        self._starved = count == 0
         self._left -= count
         return count
 
@@ -124,9 +127,14 @@ class EmulatedChannel(Channel):
 
     def wait(self, *, read: bool, write: bool, timeout_s: float) -> None:
         """Wait for the wrapped channel or for the release of what is held back."""
-        held_s = self._release_s - time.monotonic() if self._left else 0.0
-        if not read or held_s <= 0.0:
+        # Bytes that were held back may sit in the wrapped channel's own buffers, where waiting for
+        # its socket would not see them: once their time has come the caller must look again.
+        holding = read and self._left > 0 and not self._starved
+        held_s = self._release_s - time.monotonic()
+        if not holding:
             self._inner.wait(read=read, write=write, timeout_s=timeout_s)
+        elif held_s <= 0.0:
+            return
         elif write:
             self._inner.wait(read=False, write=True, timeout_s=min(held_s, timeout_s))
         elif held_s > _SLEEP_SLACK_S:

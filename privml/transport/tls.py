@@ -109,10 +109,13 @@ def listen(host: str, port: int, *, identity: Identity, pins: Iterable[str]) -> 
     ------
     ParameterError
         No pin, a malformed pin, or an unusable address.
+    UntrustedArtifact
+        The certificate of this side is out of date.
     """
     parsed = tuple(parse_fingerprint(pin) for pin in pins)
     if not parsed:
         raise ParameterError("pin at least one client fingerprint; nobody could connect")
+    check_certificate(identity.certificate, owner="this side")
     return Listener(host, port, identity=identity, pins=parsed)
 
 
@@ -133,13 +136,14 @@ def dial(host: str, port: int, *, identity: Identity, pin: str, deadline_s: floa
     Raises
     ------
     UntrustedArtifact
-        The server's certificate is not the pinned one, or out of date.
+        The server's certificate is not the pinned one, or one side's is out of date.
     DeadlineExceeded, PeerAborted, MalformedMessage
         No server answered, it refused this side, or it is no privml server.
     ParameterError
         The pin or the address is unusable.
     """
     parsed = parse_fingerprint(pin)
+    check_certificate(identity.certificate, owner="this side")
     deadline = Deadline.after(deadline_s)
     raw = sockets.connect(host, port, deadline)
     return _secure(raw, identity, pins=(parsed,), server=False, deadline=deadline)
@@ -154,7 +158,6 @@ def _secure(
     deadline: Deadline,
 ) -> TlsChannel:
     try:
-        check_certificate(identity.certificate, owner="this side")
         peer = f"the peer at {raw.peer_host}"
         der = _swap_certificates(raw, identity.certificate, deadline)
         presented = fingerprint_of(der)

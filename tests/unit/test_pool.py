@@ -211,9 +211,15 @@ def test_a_closed_pool_gives_nothing(pool: Pool) -> None:
 
 
 def test_a_forked_child_gives_nothing(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(Locked, match="belongs to the process that opened it"):
-        pool.claim(0)
+    run = pool.claim(0)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(Locked, match="belongs to the process that opened it"):
+            pool.claim(1)
+        for use in (lambda: run.seed, lambda: run.read(1)):
+            with pytest.raises(CorrelationExhausted, match="belongs to the process that claimed"):
+                use()
+    assert run.seed == seed_of(0)
 
 
 def test_other_plan(path: Path, used: UsedLog) -> None:

@@ -45,8 +45,9 @@ class And(Primitive):
         """Return an XOR share of ``x & y``."""
         d, e = ctx.open_bits(x ^ corr["a"], y ^ corr["b"])
         z: Array = np.bitwise_and(d, corr["b"]) ^ np.bitwise_and(e, corr["a"]) ^ corr["ab"]
-        opened: Array = np.bitwise_and(d, e)
-        return z ^ opened if ctx.rank == 0 else z
+        if ctx.rank == 0:
+            z ^= np.bitwise_and(d, e)
+        return z
 
     def simulate(self, masks: Shares, x: Words, y: Words) -> Words:
         """Return the clear AND."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
+import errno
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -10,13 +11,14 @@ from typing import Self
 from privml.errors import CorrelationExhausted, Corrupt
 from privml.storage import fs
 
-_CHUNK_BYTES = 4 << 20
+_WINDOW_BYTES = 32 << 20
+_POPULATE_READ = 22  # madvise(2): fault pages in, and report errors
 
 
 class RunMaterial:
     """Seed and corrections of one claimed run. Close it, or use ``with``: that destroys them.
 
-    Made by ``Pool.claim`` only. Use it in one thread.
+    Made by ``Pool.claim`` only. Use it in one thread; a forked child cannot use it.
 
     Parameters
     ----------
@@ -45,10 +47,11 @@ class RunMaterial:
         self.index = index
         self._seed: bytearray | None = seed
         self._file = file
-        self._offset = offset
-        self._left = nbytes
+        self._pid = os.getpid()
         self._destroy = destroy
-        self._chunk = memoryview(b"")
+        self._map = file.map(offset, nbytes) if nbytes else None
+        self._rest = memoryview(b"") if self._map is None else memoryview(self._map)
+        self._fetched = self._at = 0
         file.will_read(offset, nbytes)
 
     def __repr__(self) -> str:
@@ -62,13 +65,13 @@ class RunMaterial:
     @property
     def remaining(self) -> int:
         """Correction bytes not read yet."""
-        return self._left + len(self._chunk)
+        return len(self._rest)
 
     def read(self, nbytes: int) -> memoryview:
         """Return the next ``nbytes`` corrections.
 
-        The view stays valid and unchanged as long as it is referenced; it may share a 4 MiB
-        block with its neighbours. Its address is a multiple of 8 if all reads so far were.
+        The view shows the pool file itself, without a copy: it stays unchanged until
+        :meth:`close`, which erases it. Its address is a multiple of 8 if all reads so far were.
 
         Raises
         ------
@@ -82,36 +85,42 @@ class RunMaterial:
             raise CorrelationExhausted(
                 f"run {self.index} has {self.remaining} correction bytes left, {nbytes} were asked"
             )
-        if nbytes > len(self._chunk):
-            self._refill(nbytes)
-        view, self._chunk = self._chunk[:nbytes], self._chunk[nbytes:]
+        self._fetch(self._at + nbytes)
+        view, self._rest = self._rest[:nbytes], self._rest[nbytes:]
+        self._at += nbytes
         return view
 
     def _open_seed(self) -> bytearray:
         if self._seed is None:
             raise CorrelationExhausted(f"run {self.index} is closed; claim another one")
+        if os.getpid() != self._pid:
+            raise CorrelationExhausted(
+                f"run {self.index} belongs to the process that claimed it; claim another here"
+            )
         return self._seed
 
-    def _refill(self, nbytes: int) -> None:
-        """Read a fresh chunk of at least ``nbytes`` that begins with the unread rest."""
-        rest = self._chunk
-        size = min(max(nbytes, _CHUNK_BYTES), self.remaining)
-        fresh = _fresh(size)
-        fresh[: len(rest)] = rest
-        wanted = size - len(rest)
-        if self._file.read_into(self._offset, fresh[len(rest) :]) != wanted:
-            raise Corrupt(f"the pool {self._file.path} was cut short while in use; deal a new one")
-        self._offset += wanted
-        self._left -= wanted
-        self._chunk = fresh
+    def _fetch(self, end: int) -> None:
+        """Bring the file's pages in ahead, so that a failing disk is an error, not a signal."""
+        if self._map is None or end <= self._fetched:
+            return
+        end = min(-(-end // _WINDOW_BYTES) * _WINDOW_BYTES, len(self._map))
+        try:
+            self._map.madvise(_POPULATE_READ, self._fetched, end - self._fetched)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 5.14 does not know the request
+                raise Corrupt(
+                    f"the pool {self._file.path} was cut short while in use, or its disk fails; "
+                    "deal a new one"
+                ) from error
+        self._fetched = end
 
     def wipe(self) -> None:
         """Forget seed and corrections in memory; the material is unusable afterwards."""
         if self._seed is not None:
             self._seed[:] = bytes(len(self._seed))
         self._seed = None
-        self._chunk = memoryview(b"")
-        self._left = 0
+        self._rest = memoryview(b"")
+        self._map = None
 
     def close(self) -> None:
         """Wipe the seed and destroy the corrections on disk; harmless when repeated.
@@ -136,14 +145,3 @@ class RunMaterial:
     ) -> None:
         self.close()
 
-
-def _fresh(nbytes: int) -> memoryview:
-    """Return a new zeroed buffer; large ones in huge pages, which makes first use 5x faster."""
-    if nbytes < _CHUNK_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return memoryview(bytearray(nbytes))
-    block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        block.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without huge pages: the block is as good, only slower to fill
-        return memoryview(block)
-    return memoryview(block)

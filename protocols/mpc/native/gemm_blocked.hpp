@@ -71,39 +71,12 @@ struct Blocked {
       pack(src + j * g.b_col, g.b_col, g.b_row, least(kCols, cols - j), k, dst + j * k, kCols);
   }
 
-  // The block of B that is packed next, fetched into the cache while the present one is used.
-  struct Fetch {
-    const char* at = nullptr;
-    int64_t row_bytes = 0, rows = 0, lines = 0, line = 0;
-
-    Fetch(const Gemm<T>& g, int64_t p, int64_t col, int64_t last) {
-      if (g.b_col != 1) return;
-      if ((p += kDepth) >= g.k) p = 0, col += kBlockCols;
-      if (col >= last) return;
-      at = reinterpret_cast<const char*>(g.b + p * g.b_row + col);
-      row_bytes = g.b_row * int64_t(sizeof(T));
-      rows = least(kDepth, g.k - p);
-      lines = (least(kBlockCols, g.n - col) * int64_t(sizeof(T)) + 63) / 64;
-    }
-
-    void some(int64_t count) {
-      for (; rows > 0 && count > 0; --count) {
-        __builtin_prefetch(at + 64 * line, 0, 2);
-        if (++line == lines) line = 0, --rows, at += row_bytes;
-      }
-    }
-  };
-
   static void panels(const Gemm<T>& g, const T* a, const T* b, int64_t k, int64_t row, int64_t rows,
-                     int64_t col, int64_t cols, bool add, Fetch next) {
-    const int64_t calls = up(rows, kRows) / kRows * (up(cols, kCols) / kCols);
-    const int64_t share = next.rows * next.lines / calls + 1;
+                     int64_t col, int64_t cols, bool add) {
     for (int64_t j = 0; j < cols; j += kCols)
-      for (int64_t i = 0; i < rows; i += kRows) {
-        next.some(share);
+      for (int64_t i = 0; i < rows; i += kRows)
         Tile::multiply(least(kRows, rows - i), least(kCols, cols - j), k, a + i * g.k, b + j * k,
                        g.c + (row + i) * g.c_row + col + j, g.c_row, add);
-      }
   }
 
   static void run(const Gemm<T>& g, void* scratch) {
@@ -118,7 +91,7 @@ struct Blocked {
         for (int64_t p = 0; p < g.k; p += kDepth) {
           const int64_t k = least(kDepth, g.k - p);
           pack_b(g, p, k, col, cols, b);
-          panels(g, a + p * kRows, b, k, row, rows, col, cols, p > 0, Fetch(g, p, col, g.n));
+          panels(g, a + p * kRows, b, k, row, rows, col, cols, p > 0);
         }
       }
     }

@@ -1,0 +1,58 @@
+"""Private files of one local call, and the command lines of its three processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privml._cli.inputs import Question
+from privml.protocols.mpc.plan import Plan
+from privml.storage.publish import atomic_write
+from privml.transport.identity import Identity
+
+Words = list[str | Path]
+
+
+class Home:
+    """A private directory with fresh identities; everything secret passes through its files.
+
+    Parameters
+    ----------
+    path
+        Directory that only this user can enter; its owner removes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._plan, self._question = path / "plan.json", path / "question.json"
+        self._pools = {name: path / f"{name}.pool" for name in ("server", "client")}
+        self._identities = {
+            name: Identity.generate(path / f"{name}-identity", name) for name in self._pools
+        }
+        self._used: Words = ["--used", path / "used"]
+
+    def write(self, plan: Plan, asked: Question) -> None:
+        """Put down the plan, for all, and the question, for the client alone."""
+        plan.save(self._plan)
+        atomic_write(self._question, asked.to_json())
+
+    def serve(self, model: str, *, runs: int) -> Words:
+        """Return the server's command line; it reads the plan from stdin, once it is dealt."""
+        return ["serve", "--plan", "-", "--model", model, "--pool", self._pools["server"],
+                "--port", "0", "--runs", str(runs), *self._tls("server", "client"),
+                *self._used]  # fmt: skip
+
+    def deal(self, *, runs: int) -> Words:
+        """Return the dealer's command line."""
+        return ["deal", "--plan", self._plan, "--runs", str(runs),
+                "--server", self._pools["server"], "--client", self._pools["client"]]  # fmt: skip
+
+    def query(self, port: int) -> Words:
+        """Return the client's command line."""
+        return ["query", "--plan", self._plan, "--pool", self._pools["client"],
+                "--question", self._question, "--peer", f"127.0.0.1:{port}",
+                "--cache", self.path / "cache", *self._tls("client", "server"),
+                *self._used]  # fmt: skip
+
+    def _tls(self, mine: str, other: str) -> Words:
+        return ["--identity", self.path / f"{mine}-identity" / mine,
+                "--pin", self._identities[other].fingerprint]  # fmt: skip

@@ -1,0 +1,189 @@
+"""``privml infer``: dealer, server and client as three processes on this machine, over TLS."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privml._cli import classify
+from privml._cli.children import Child, Children, Event
+from privml._cli.home import Home
+from privml._cli.inputs import Question, fit_labels
+from privml._cli.output import Output, UsageError
+from privml._cli.result import combine, show
+from privml._cli.tables import facts, megabytes, plan_rows
+from privml.errors import ParameterError
+from privml.protocols.mpc.spec import EmbeddingMode, Spec
+from privml.storage import fs
+
+if TYPE_CHECKING:
+    from privml.backbones.batch import Encoded
+    from privml.backbones.encoder import Encoder
+    from privml.protocols.mpc.model import PrivateModel
+    from privml.protocols.mpc.plan import Plan
+
+#: Padded lengths are multiples of this; it hides the exact length of the longest text.
+STEP = 8
+#: Tokens that one run embeds; longer batches take several runs, so that memory stays bounded.
+RUN_TOKENS = 256
+_CLEAR_ROWS = 32
+_START_S, _WORK_S = 300.0, 3600.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is fixed once the texts are tokenised, before any process is started."""
+
+    asked: Question
+    name: str
+    encoder: Encoder
+    batch: Encoded
+    length: int
+    rows: int
+    runs: int
+
+
+def run(
+    out: Output, asked: Question, *, model: str, n: int | None, embedding: EmbeddingMode
+) -> None:
+    """Classify privately, compare with the clear model, print everything."""
+    document = classify_here(out, asked, model=model, n=n, embedding=embedding)
+    out.document({"ok": True, **document})
+
+
+def classify_here(
+    out: Output, asked: Question, *, model: str, n: int | None = None,
+    embedding: EmbeddingMode = "released",
+) -> dict[str, Any]:  # fmt: skip
+    """Do the whole job, show it, and return it as plain values.
+
+    Raises
+    ------
+    UsageError, ParameterError
+        Texts, labels or length do not fit the model; nothing was started.
+    Failure
+        A process failed; all others were stopped and the files removed.
+    """
+    clock = Clock()
+    job = _read(out, asked, model, n)
+    clock.lap("load")
+    with _private_directory() as folder, Children(_Listener(out).hear) as children:
+        home = Home(folder)
+        server = children.start("server", home.serve(model, runs=job.runs), stdin=True)
+        private, plan = _plan(out, job, embedding)
+        clock.lap("plan")
+        _check_room(folder, plan, job.runs)
+        out.detail(facts("plan", plan_rows(plan.summary())))
+        home.write(plan, job.asked)
+        dealer = children.start("dealer", home.deal(runs=job.runs))
+        clear = _clear(private, job)
+        dealt = children.result(dealer, limit_s=_WORK_S)
+        clock.lap("deal")
+        port = _listening(children, server, plan)
+        clock.lap("server_ready")
+        client = children.start("client", home.query(port))
+        got = children.result(client, limit_s=_WORK_S)
+        served = children.result(server, limit_s=_START_S)
+        clock.lap("query")
+    clear_answers = classify.decide(plan, job.asked, clear)
+    found = combine(plan, job.runs, got, served, dealt, clear_answers, clock.laps)
+    show(out, found)
+    return found
+
+
+class Clock:
+    """Wall time of the parts of a job."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Charge the time since the last lap to ``name``."""
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self.laps["all"] = now - self._began
+        self._last = now
+
+
+class _Listener:
+    """Turns what the children report into progress and notes."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def hear(self, child: Child, event: Event) -> None:
+        """Take one event."""
+        if event["event"] == "progress":
+            if child.name != "server" or child.port is None:
+                self._out.progress(f"{child.name}: {event['stage']}", float(event["fraction"]))
+        elif event.get("kind") == "listening":
+            child.port = int(event["port"])
+            self._out.note(f"server: {event['text']}")
+        elif event.get("kind") == "failed":
+            self._out.note(f"server: {event['text']}")
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Yield a directory with mode 0700 that is removed at the end, whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="privml-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _read(out: Output, asked: Question, name: str, n: int | None) -> Job:
+    """Load the model and tokenise; every error of the input shows here."""
+    out.progress(f"loading {name}", 0.0)
+    from privml.backbones.loader import load_encoder
+
+    encoder = load_encoder(name)
+    asked = fit_labels(asked, encoder.config.labels, model=name)
+    tokenizer = classify.need_tokenizer(encoder.tokenizer, model=name)
+    top = tokenizer.max_length
+    if n is not None and not 1 <= n <= top:
+        raise ParameterError(f"n = {n} must lie in [1, {top}], the limit of {name}")
+    batch = classify.encode(tokenizer, asked, length=n)
+    length = n or min(-(-batch.length // STEP) * STEP, top)
+    rows = min(batch.batch_size, max(1, RUN_TOKENS // length))
+    runs = -(-batch.batch_size // rows)
+    return Job(asked, name, encoder, batch, length, -(-batch.batch_size // runs), runs)
+
+
+def _plan(out: Output, job: Job, embedding: EmbeddingMode) -> tuple[PrivateModel, Plan]:
+    out.progress("calibrating ranges", 0.0)
+    from privml.protocols.mpc.model import PrivateModel
+
+    private = PrivateModel(job.encoder, Spec(embedding=embedding))
+    return private, private.plan(n=job.length, rows=job.rows)
+
+
+def _clear(private: PrivateModel, job: Job) -> Any:
+    """Evaluate the float model here, for the comparison only."""
+    starts = range(0, job.batch.batch_size, _CLEAR_ROWS)
+    return np.concatenate([private(job.batch.rows(k, k + _CLEAR_ROWS)) for k in starts])
+
+
+def _check_room(folder: Path, plan: Plan, runs: int) -> None:
+    """Refuse before anything is dealt if the correlations do not fit on the disk."""
+    need = runs * plan.cost.corrections + 2 * plan.setup_bytes() + (64 << 20)
+    free = fs.free_bytes(folder)
+    if need > free:
+        raise UsageError(
+            f"the correlations need {megabytes(need / 1e6)} in {folder.parent}, which has "
+            f"{megabytes(free / 1e6)} free; set TMPDIR to a larger disk, or pass fewer texts"
+        )
+
+
+def _listening(children: Children, server: Child, plan: Plan) -> int:
+    server.feed(plan.to_json())
+    children.until(lambda: server.port is not None, limit_s=_START_S, what="starting the server")
+    if server.port is None:
+        raise AssertionError("internal error in privml: a server without a port")
+    return server.port

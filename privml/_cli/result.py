@@ -1,0 +1,73 @@
+"""The document of a local private inference, and how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privml._cli import bill
+from privml._cli.output import Output
+from privml._cli.tables import answers, facts, megabytes
+from privml.backbones.zero_shot import Verdict
+from privml.protocols.mpc.plan import Plan
+
+Document = Mapping[str, Any]
+
+
+def combine(
+    plan: Plan, runs: int, client: Document, server: Document, dealer: Document,
+    clear: Sequence[Verdict], seconds: Mapping[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    """Put the documents of the three processes and the clear reference together."""
+    results = [_compare(r, v) for r, v in zip(client["results"], clear, strict=True)]
+    return {
+        "plan": plan.summary(),
+        "results": results,
+        "agreement": sum(r["agree"] for r in results) / len(results),
+        "max_score_difference": max(r["score_difference"] for r in results),
+        "clear_reference": "computed by the calling process, which holds texts and weights",
+        "bill": {
+            "client": client["bill"], "server": bill.total(server["bills"]),
+            "dealer_s": dealer["dealt"]["seconds"],
+            "dealer_mb": dealer["dealt"]["correction_bytes"] / 1e6,
+        },
+        "seconds": dict(seconds),
+        "claim": str(plan.claim), "failure_probability": plan.claim.failure_prob,
+        "failure_condition": plan.claim.failure, "leakage": list(plan.leakage),
+        "transport": client["transport"],
+    }  # fmt: skip
+
+
+def _compare(record: Document, clear: Verdict) -> dict[str, Any]:
+    private = list(record["scores"].values())
+    gap = max(abs(a - b) for a, b in zip(private, clear.scores, strict=True))
+    return {
+        **record, "clear_label": clear.label, "clear_score": clear.score,
+        "clear_scores": dict(zip(record["scores"], clear.scores, strict=True)),
+        "agree": record["label"] == clear.label, "score_difference": gap,
+    }  # fmt: skip
+
+
+def show(out: Output, found: Document) -> None:
+    """Print answers, bill, claim and leakage."""
+    cost, results = found["bill"], found["results"]
+    agreeing = sum(r["agree"] for r in results)
+    out.show(answers(results, compare=True))
+    out.detail(
+        facts("measured", [
+            ("agreement", f"{agreeing} of {len(results)} with the model in the clear, largest "
+                          f"difference of a score {found['max_score_difference']:.1e}"),
+            *bill.client_rows(cost["client"]),
+            ("dealer", f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s; it was gone "
+                       "before the query"),
+            ("in all", f"{found['seconds']['all']:.1f} s with loading the model twice"),
+            ("transport", found["transport"] + ", fresh pinned certificates"),
+        ]),
+        facts("guaranteed", [
+            ("claim", found["claim"]),
+            ("failure", found["failure_condition"]),
+            ("here", "both parties and the dealer ran on this machine, and the clear answers were "
+                     "computed beside them for comparison; between two hosts: privml plan, deal, "
+                     "serve, query"),
+        ]),
+    )  # fmt: skip
