@@ -16,15 +16,26 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from privml._typing import Bytes, Digest, SessionId
-from privml.errors import HandshakeMismatch, InsecureRandomness, MalformedMessage, ParameterError
+from privml.errors import (
+    HandshakeMismatch,
+    InsecureRandomness,
+    MalformedMessage,
+    ParameterError,
+    PeerAborted,
+)
+from privml.meter import Tally
 from privml.rng import Csprng
+from privml.rounds import Rounds
+from privml.transcript import KEY_BYTES
 from privml.transport.channel import Channel
+from privml.wire import TAG_BYTES, FrameType
 
 PROTOCOL_VERSION = 1
 NONCE_BYTES = 32
@@ -74,10 +85,69 @@ class Agreement:
         Id of the session, equal at both parties.
     peer_offer
         The peer's integers.
+    wire
+        Bytes on the wire and seconds spent idle.
     """
 
     session: SessionId
     peer_offer: Mapping[str, int]
+    wire: Tally
+
+
+def agree(rounds: Rounds, hello: Hello, *, deadline_s: float) -> Agreement:
+    """Shake hands; `rounds` then carries the session's tag and transcript key.
+
+    Parameters
+    ----------
+    rounds
+        Fresh rounds over a fresh channel.
+    hello
+        What this side says, see :func:`make_hello`.
+    deadline_s
+        Seconds for each of the two flights.
+
+    Raises
+    ------
+    HandshakeMismatch
+        The parties disagree; the message names the fields.
+    MalformedMessage, PeerAborted, DeadlineExceeded
+        The peer does not follow the protocol, went away, or is silent.
+    """
+    mine = encode_hello(hello)
+    bounds = (1, MAX_HELLO_BYTES)
+    payload, wire = rounds.flight(
+        FrameType.HANDSHAKE, 0, mine=memoryview(mine), bounds=bounds, deadline_s=deadline_s
+    )
+    theirs = bytes(payload)
+    peer = decode_hello(theirs)
+    compare(hello, peer)
+    hellos = (mine, theirs) if hello.rank == 0 else (theirs, mine)
+    session = session_id(*hellos)
+    wire += _confirm(rounds, session, deadline_s=deadline_s)
+    rounds.tag = session[:TAG_BYTES]
+    rounds.transcript.set_key(transcript_key(*hellos))
+    return Agreement(session, MappingProxyType(peer.offer), wire)
+
+
+def _confirm(rounds: Rounds, session: SessionId, *, deadline_s: float) -> Tally:
+    """Prove that this side saw both hellos, and check the peer's proof."""
+    proof = confirmation(session, rounds.rank)
+    size = len(proof)
+    try:
+        payload, wire = rounds.flight(
+            FrameType.HANDSHAKE,
+            1,
+            mine=memoryview(proof),
+            bounds=(size, size),
+            deadline_s=deadline_s,
+        )
+    except PeerAborted as error:
+        raise HandshakeMismatch(
+            "the peer refused the session, nothing was shared; its own message says why"
+        ) from error
+    if not hmac.compare_digest(payload, confirmation(session, 1 - rounds.rank)):
+        raise HandshakeMismatch("the parties saw different hellos: the link altered one")
+    return wire
 
 
 def make_hello(
@@ -177,6 +247,13 @@ def session_id(hello0: bytes, hello1: bytes) -> SessionId:
     """Return the id of the session that began with these hellos of rank 0 and rank 1."""
     lengths = len(hello0).to_bytes(8, "little") + len(hello1).to_bytes(8, "little")
     return SessionId(hashlib.sha256(b"privml session v1" + lengths + hello0 + hello1).digest())
+
+
+def transcript_key(hello0: bytes, hello1: bytes) -> bytes:
+    """Return the 16-byte key of the transcript; the public session id does not reveal it."""
+    lengths = len(hello0).to_bytes(8, "little") + len(hello1).to_bytes(8, "little")
+    digest = hashlib.sha256(b"privml transcript key v1" + lengths + hello0 + hello1).digest()
+    return digest[:KEY_BYTES]
 
 
 def confirmation(session: SessionId, rank: int) -> Digest:

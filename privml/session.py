@@ -8,7 +8,6 @@ randomness. All message sizes are fixed by the caller, who derives them from pub
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import hmac
 from collections.abc import Mapping
@@ -17,33 +16,15 @@ from typing import Self
 
 from privml import handshake
 from privml._typing import Buffer, Digest, SessionId
-from privml.errors import (
-    HandshakeMismatch,
-    ParameterError,
-    PeerAborted,
-    PrivmlError,
-    ProtocolError,
-    TranscriptMismatch,
-    internal,
-)
+from privml.errors import ParameterError, PrivmlError, ProtocolError, TranscriptMismatch
 from privml.meter import CostMeter, Measured, Tally
-from privml.transcript import Transcript
+from privml.rounds import Rounds, check_arguments
 from privml.transport.channel import Channel, Deadline
-from privml.transport.frames import FrameReader, FrameWriter, as_bytes, run_flight
-from privml.wire import (
-    HEADER_BYTES,
-    MAX_LENGTH,
-    MAX_TAG,
-    NO_SESSION,
-    TAG_BYTES,
-    Expected,
-    FrameType,
-    Header,
-)
+from privml.transport.frames import as_bytes
+from privml.wire import FrameType
 
 SERVER = 0
 CLIENT = 1
-_GOODBYE_S = 0.25
 _DIGEST_BYTES = 32
 
 
@@ -81,14 +62,10 @@ class Session:
         self.meter = CostMeter()
         self.id = SessionId(b"")
         self.peer_offer: Mapping[str, int] = MappingProxyType({})
-        self._channel = channel
+        self._rounds = Rounds(channel, rank=rank)
         self._deadline_s = deadline_s
-        self._tag = NO_SESSION
-        self._round = 0
-        self._transcript = Transcript()
         self._state = State.OPEN
         self._reason = ""
-        self._cut = False
         self._secrets: list[bytearray] = []
 
     @classmethod
@@ -140,10 +117,13 @@ class Session:
             hello = handshake.make_hello(
                 channel, rank=rank, binding=binding, offer=offer, insecure=insecure
             )
-            session._shake_hands(hello)
+            agreement = handshake.agree(session._rounds, hello, deadline_s=deadline_s)
         except BaseException as error:
             session._fail(error)
             raise
+        session.id = agreement.session
+        session.peer_offer = agreement.peer_offer
+        session.meter.record(_as_setup(agreement.wire, flights=2))
         return session
 
     @property
@@ -154,7 +134,7 @@ class Session:
     @property
     def transcript_digest(self) -> Digest:
         """SHA-256 over every frame so far in both directions; equal at both parties."""
-        return self._transcript.digest()
+        return self._rounds.transcript.digest()
 
     def measured(self) -> Measured:
         """Return a frozen reading of the meter; also allowed after the end."""
@@ -194,7 +174,7 @@ class Session:
         -----
         Cost: 1 flight. One thread; no deadlock at any size.
         """
-        return _present(self._data(tag, mine=as_bytes(mine), expect=expect))
+        return self._data(tag, mine=as_bytes(mine), expect=expect)
 
     def send(self, tag: int, payload: Buffer) -> None:
         """Send one message; the peer calls :meth:`recv`. Cost: 1 flight; errors as exchange."""
@@ -202,7 +182,7 @@ class Session:
 
     def recv(self, tag: int, *, expect: int) -> memoryview:
         """Receive one message of `expect` bytes. Cost: 1 flight; errors as exchange."""
-        return _present(self._data(tag, mine=None, expect=expect))
+        return self._data(tag, mine=None, expect=expect)
 
     def send_blob(self, tag: int, payload: Buffer, *, deadline_s: float | None = None) -> None:
         """Send one-off set-up data; the peer calls :meth:`recv_blob`.
@@ -216,7 +196,7 @@ class Session:
 
         Metered as set-up. `deadline_s` replaces the session's for this call.
         """
-        return _present(self._blob(tag, mine=None, max_bytes=max_bytes, deadline_s=deadline_s))
+        return self._blob(tag, mine=None, max_bytes=max_bytes, deadline_s=deadline_s)
 
     def checkpoint(self, *, deadline_s: float | None = None) -> None:
         """Compare transcripts with the peer; `deadline_s` replaces the session's for this call.
@@ -230,7 +210,7 @@ class Session:
         -----
         Cost: 1 flight, no payload.
         """
-        digest = self._transcript.digest()
+        digest = self._rounds.transcript.digest()
         got, wire = self._flight(
             FrameType.CHECKPOINT,
             0,
@@ -239,7 +219,7 @@ class Session:
             deadline_s=deadline_s,
         )
         self.meter.record(wire + Tally(flights=1, checkpoints=1))
-        if not hmac.compare_digest(_present(got), digest):
+        if not hmac.compare_digest(got, digest):
             error = TranscriptMismatch(
                 "the parties saw different messages: the link or the peer altered one. No output "
                 "was produced; start a new session"
@@ -274,35 +254,7 @@ class Session:
     def __repr__(self) -> str:
         return f"Session(rank={self.rank}, id={self.id.hex()[:8]}, state={self._state.value})"
 
-    def _shake_hands(self, hello: handshake.Hello) -> None:
-        mine = handshake.encode_hello(hello)
-        got, wire = self._flight(
-            FrameType.HANDSHAKE, 0, mine=memoryview(mine), bounds=(1, handshake.MAX_HELLO_BYTES)
-        )
-        theirs = bytes(_present(got))
-        peer = handshake.decode_hello(theirs)
-        handshake.compare(hello, peer)
-        hellos = (mine, theirs) if self.rank == SERVER else (theirs, mine)
-        self.id = handshake.session_id(*hellos)
-        self._confirm(wire)
-        self._tag = self.id[:TAG_BYTES]
-        self.peer_offer = MappingProxyType(peer.offer)
-
-    def _confirm(self, hello_wire: Tally) -> None:
-        proof = handshake.confirmation(self.id, self.rank)
-        try:
-            got, wire = self._flight(
-                FrameType.HANDSHAKE, 1, mine=memoryview(proof), bounds=(_DIGEST_BYTES,) * 2
-            )
-        except PeerAborted as error:
-            raise HandshakeMismatch(
-                "the peer refused the session, nothing was shared; its own message says why"
-            ) from error
-        if not hmac.compare_digest(_present(got), handshake.confirmation(self.id, 1 - self.rank)):
-            raise HandshakeMismatch("the parties saw different hellos: the link altered one")
-        self.meter.record(_as_setup(hello_wire + wire, flights=2))
-
-    def _data(self, tag: int, *, mine: memoryview | None, expect: int | None) -> memoryview | None:
+    def _data(self, tag: int, *, mine: memoryview | None, expect: int | None) -> memoryview:
         bounds = None if expect is None else (expect, expect)
         got, wire = self._flight(FrameType.DATA, tag, mine=mine, bounds=bounds)
         sent = 0 if mine is None else mine.nbytes
@@ -316,7 +268,7 @@ class Session:
         mine: memoryview | None,
         max_bytes: int | None,
         deadline_s: float | None,
-    ) -> memoryview | None:
+    ) -> memoryview:
         bounds = None if max_bytes is None else (0, max_bytes)
         got, wire = self._flight(
             FrameType.BLOB, tag, mine=mine, bounds=bounds, deadline_s=deadline_s
@@ -332,37 +284,16 @@ class Session:
         mine: memoryview | None,
         bounds: tuple[int, int] | None,
         deadline_s: float | None = None,
-    ) -> tuple[memoryview | None, Tally]:
-        """Run one round; return the payload and the bytes on the wire. Any error ends it all."""
+    ) -> tuple[memoryview, Tally]:
+        """Run one round; any error ends the session."""
         self._check_open()
-        _check_arguments(tag, mine, bounds)
-        deadline = Deadline.after(self._deadline_s if deadline_s is None else deadline_s)
-        writer = reader = None
+        check_arguments(tag, bounds)
+        limit_s = self._deadline_s if deadline_s is None else deadline_s
         try:
-            if mine is not None:
-                header = Header(kind, self.rank, self._tag, self._round, tag, mine.nbytes)
-                writer = FrameWriter(header, mine, transcript=self._transcript)
-            if bounds is not None:
-                expected = Expected(kind, 1 - self.rank, self._tag, self._round, tag, *bounds)
-                reader = FrameReader(expected, transcript=self._transcript)
-            wait_s = run_flight(
-                self._channel,
-                writer,
-                reader=reader,
-                deadline=deadline,
-                doing=f"in round {self._round} ({kind.name.lower()} message {tag})",
-            )
+            return self._rounds.flight(kind, tag, mine=mine, bounds=bounds, deadline_s=limit_s)
         except BaseException as error:
-            self._cut = writer is not None and writer.cut
             self._fail(error)
             raise
-        self._round += 1
-        wire = Tally(
-            wire_sent=writer.wire_bytes if writer else 0,
-            wire_received=reader.wire_bytes if reader else 0,
-            wait_s=wait_s,
-        )
-        return (reader.payload if reader else None), wire
 
     def _check_open(self) -> None:
         if self._state is not State.OPEN:
@@ -379,28 +310,7 @@ class Session:
         for secret in self._secrets:
             secret[:] = bytes(len(secret))
         self._secrets.clear()
-        try:
-            if not self._cut:
-                self._say_goodbye(kind)
-        finally:
-            self._channel.close()
-
-    def _say_goodbye(self, kind: FrameType) -> None:
-        """Send the last frame as far as the link takes it in a moment; errors do not matter."""
-        header = Header(kind, self.rank, self._tag, 0, 0, 0)
-        with contextlib.suppress(PrivmlError, OSError):
-            run_flight(
-                self._channel,
-                FrameWriter(header, memoryview(b""), transcript=Transcript()),
-                reader=None,
-                deadline=Deadline.after(_GOODBYE_S),
-                doing="ending the session",
-            )
-
-
-def _present(payload: memoryview | None) -> memoryview:
-    internal(payload is not None, "a flight with a reader has a payload")
-    return memoryview(b"") if payload is None else payload
+        self._rounds.end(kind)
 
 
 def _reason(error: BaseException) -> str:
@@ -415,12 +325,3 @@ def _as_setup(wire: Tally, *, flights: int) -> Tally:
         setup_received=wire.wire_received,
         wait_s=wire.wait_s,
     )
-
-
-def _check_arguments(tag: int, mine: memoryview | None, bounds: tuple[int, int] | None) -> None:
-    if not 0 <= tag <= MAX_TAG:
-        raise ParameterError(f"a message tag lies in [0, 2^32), got {tag}")
-    if mine is not None and mine.nbytes > MAX_LENGTH:
-        raise ParameterError("a message is at most 2^48 bytes")
-    if bounds is not None and not 0 <= bounds[0] <= bounds[1] <= MAX_LENGTH - HEADER_BYTES:
-        raise ParameterError(f"an expected size must lie in [0, 2^48), got {bounds[1]}")

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -149,15 +150,21 @@ class Report:
     def __init__(self) -> None:
         self.bars: list[Bar] = []
         self.broken: list[str] = []
+        self._started_s = time.monotonic()
 
     def progress(self, text: str) -> None:
-        """Say on stderr what is being measured."""
-        print(text, file=sys.stderr, flush=True)
+        """Say on stderr what is being measured, and when since the start."""
+        elapsed_s = time.monotonic() - self._started_s
+        print(f"[{elapsed_s:5.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def has(self, name: str) -> bool:
+        """Return whether the bar was added."""
+        return any(bar.name == name for bar in self.bars)
 
     def add(self, *bars: Bar) -> None:
         """Add bars; a repeated name is an error of the script."""
         for bar in bars:
-            if any(bar.name == other.name for other in self.bars):
+            if self.has(bar.name):
                 raise ValueError(f"bar {bar.name} was added twice")
             self.bars.append(bar)
 
@@ -168,15 +175,14 @@ class Report:
         If the block fails, the bars that it had not added yet are reported with ``holds: false``
         and the error, the other sections still run, and the exit status of the run becomes 1.
         """
-        self.progress(f"… {title}")
+        self.progress(title)
         reason = "the section ended without adding this bar"
         try:
             yield
         except Exception as error:  # noqa: BLE001 - one broken section must not hide the others
             reason = f"{type(error).__name__}: {error}"
             self.broken.append(f"{title}: {reason}")
-        have = {bar.name for bar in self.bars}
-        missing = [name for name in names if name not in have]
+        missing = [name for name in names if not self.has(name)]
         self.bars += [Bar(name, None, "measured", False, "", reason=reason) for name in missing]
         if missing and not reason.partition(": ")[1]:
             self.broken.append(f"{title}: no {', '.join(missing)}")
@@ -237,7 +243,7 @@ def run(
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.5g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def print_table(bars: Sequence[Bar], machine: Mapping[str, object]) -> None:

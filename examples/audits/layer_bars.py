@@ -9,11 +9,14 @@ from pathlib import Path
 from statistics import median
 
 from frame import Options, Report, absent, at_least, at_most, reported
+from link_bars import LINKS, link_names, over_link
 from peers.environments import SPU, PeerUnavailable, obtain
 from peers.spu_client import SpuPeer
-from privml.backbones import Encoded, random_batch
-from product import BERT_LAYER, MINILM_LAYER, Measured, Model, Product
+from product import BERT_LAYER, MINILM_LAYER, Measured, Product
+from product_party import Model
 from timing import Paired, Sample, Timing, paired
+
+from privml.backbones import Encoded, random_batch
 
 TOKENS = 128
 BUDGET = "design budget, both parties on this machine, mutual TLS on loopback"
@@ -53,9 +56,9 @@ class Layer:
 
 
 @contextmanager
-def layer_of(model: Model, runs: int) -> Iterator[Layer]:
+def layer_of(model: Model, per_pool: int) -> Iterator[Layer]:
     """Start the parties of a one-layer model."""
-    with Product(model, n=TOKENS, runs=runs) as product:
+    with Product(model, n=TOKENS, per_pool=per_pool) as product:
         batch = random_batch(product.encoder.config, rows=1, length=TOKENS, seed=2)
         yield Layer(product, batch, [])
 
@@ -75,29 +78,45 @@ def layer_section(report: Report, options: Options) -> None:
     """Add ``layer.*`` and ``unit.*``."""
     repeats = options.repeats(5, 3)
     own = ["layer.minilm.online_s", "layer.minilm.MB_per_direction", "layer.minilm.flights"]
-    own += ["layer.minilm.offline_s", "layer.bert_base.online_s"]
+    own += ["layer.minilm.offline_s", "layer.bert_base.online_s", *link_names("layer.minilm")]
     own += [f"unit.{unit}.{what}" for unit in UNITS for what in ("online_s", "MB_per_direction")]
-    with (
-        report.section("encoder layers", *own, *peer_names()),
-        layer_of(MINILM_LAYER, 3 * repeats + 4) as minilm,
-        layer_of(BERT_LAYER, 3 * repeats + 4) as bert,
-    ):
-        for layer in (minilm, bert):
-            layer.sample()
-            layer.runs.clear()  # the first run also pays the set-up
-            for _ in range(repeats):
+    with report.section("encoder layers", *own, *peer_names()):
+        python, reason = _peer(report, options)
+        with (
+            layer_of(MINILM_LAYER, 2 * repeats + 2) as minilm,
+            layer_of(BERT_LAYER, repeats + 1) as bert,
+        ):
+            for layer in (minilm, bert):
                 layer.sample()
-        _budgets(report, minilm, bert)
-        try:
-            python = obtain(SPU, options.peer_dir, create=options.peers, progress=report.progress)
-            for settings in SETTINGS:
-                report.progress(f"… {PEER}, {settings}")
-                _against(report, options, settings, minilm, bert, python)
-        except PeerUnavailable as error:
-            have = {bar.name for bar in report.bars}
-            for name, target in peer_names().items():
-                if name not in have:
-                    report.add(absent(name, target, against=PEER, reason=str(error)))
+                layer.runs.clear()  # the first run also pays the set-up
+                for _ in range(repeats):
+                    layer.sample()
+            _budgets(report, minilm, bert)
+            for link in LINKS:
+                over_link(
+                    report, "layer.minilm", minilm.product, minilm.batch, link,
+                    repeats=options.repeats(3, 1),
+                )  # fmt: skip
+            try:
+                for settings in SETTINGS if python else ():
+                    report.progress(f"{PEER}, {settings}")
+                    _against(report, options, settings, minilm, bert, python)
+            except PeerUnavailable as error:
+                reason = str(error)
+        for name, target in peer_names().items():
+            if not report.has(name):
+                report.add(absent(name, target, against=PEER, reason=reason))
+
+
+def _peer(report: Report, options: Options) -> tuple[Path | None, str]:
+    """Return the peer's interpreter, or why there is none."""
+    if options.quick and not options.peers:
+        return None, "left out by --quick; add --peers to measure it all the same"
+    try:
+        python = obtain(SPU, options.peer_dir, create=options.peers, progress=report.progress)
+    except PeerUnavailable as error:
+        return None, str(error)
+    return python, ""
 
 
 def _budgets(report: Report, minilm: Layer, bert: Layer) -> None:

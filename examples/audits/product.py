@@ -7,29 +7,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from product_party import Model, encoder_of
+
 from privml.backbones import Encoded, Encoder
 from privml.protocols import mpc
 from privml.testing.netem import Link
 from privml.transport.identity import Identity
-from product_party import encoder_of
 
 PARTY = Path(__file__).with_name("product_party.py")
 ROOT = Path(__file__).resolve().parents[2]
+POOL_BYTES = 4_000_000_000  # of corrections on disk at a time
 
-Model: TypeAlias = str | dict[str, int]
-MINILM: Model = "minilm-l6"
-_LAYER = {"layers": 1, "heads": 12, "vocab": 64, "max_positions": 512}
-MINILM_LAYER: Model = {**_LAYER, "hidden": 384, "ffn": 1536}
-BERT_LAYER: Model = {**_LAYER, "hidden": 768, "ffn": 3072}
-BERT_BASE: Model = {**_LAYER, "hidden": 768, "ffn": 3072, "layers": 12}
+MINILM = Model(name="minilm-l6")
+MINILM_LAYER = Model()
+BERT_LAYER = Model(hidden=768, ffn=3072)
+BERT_BASE = replace(BERT_LAYER, layers=12)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Measured:
         Wall seconds of the client from the first on-line message to the opened result.
     prepare_s
         Seconds of the slower party for expanding its correlations, just before.
+    setup_s
+        Seconds of the client for what the server sends once per pool.
     flights
         Dependent steps on the link.
     scopes
@@ -59,10 +62,10 @@ class Measured:
     scopes: Mapping[str, Mapping[str, float]]
     output: NDArray[np.float64]
 
-    @property
-    def both_ways(self) -> int:
-        """Bytes of both directions."""
-        return self.sent + self.received
+
+@lru_cache(maxsize=2)
+def _private(model: Model) -> mpc.PrivateModel:
+    return mpc.PrivateModel(encoder_of(model))
 
 
 class PartyEnded(Exception):
@@ -82,8 +85,9 @@ class _Process:
 
     def tell(self, **command: object) -> None:
         if self._popen.stdin is not None and self._popen.poll() is None:
-            self._popen.stdin.write(json.dumps(command) + "\n")
-            self._popen.stdin.flush()
+            with suppress(BrokenPipeError):  # the missing answer says why
+                self._popen.stdin.write(json.dumps(command) + "\n")
+                self._popen.stdin.flush()
 
     def heard(self) -> dict[str, Any]:
         line = self._popen.stdout.readline() if self._popen.stdout is not None else ""
@@ -107,11 +111,11 @@ class Product:
     Parameters
     ----------
     model
-        Name of a model, or the sizes of one with random weights.
+        What to run.
     n, rows
         Padded tokens and sentences of a run.
-    runs
-        How many runs to deal for.
+    per_pool
+        Runs to deal for at a time; fewer if their correlations would fill the disk.
 
     Attributes
     ----------
@@ -119,36 +123,52 @@ class Product:
         The same model in the clear.
     plan
         The plan of every run.
-    deal_s, deal_bytes
-        Off-line seconds of the dealer's process, and bytes to the client, per run.
     """
 
-    def __init__(self, model: Model, *, n: int, rows: int = 1, runs: int) -> None:
-        self.encoder: Encoder = encoder_of(model)
-        self.private = mpc.PrivateModel(self.encoder)
+    def __init__(self, model: Model, *, n: int, rows: int = 1, per_pool: int = 8) -> None:
+        self.private = _private(model)
+        self.encoder: Encoder = self.private.encoder
         self.plan = self.private.plan(n=n, rows=rows)
+        self._runs = max(1, min(per_pool, POOL_BYTES // max(self.plan.cost.corrections, 1)))
+        self._left = self._pools = 0
+        self._deal_s = 0.0
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privml-audit-")))
             self._write(folder, model)
-            dealer = _Process("deal", folder)
-            dealer.tell(runs=runs)
-            dealt = dealer.heard()
-            dealer.close()
-            self.deal_s = float(dealt["seconds"]) / runs
-            self.deal_bytes = int(dealt["bytes"]) // runs
-            self._server, self._client = _Process("server", folder), _Process("client", folder)
-            stack.callback(self._server.close)
-            stack.callback(self._client.close)
+            parties = [_Process(role, folder) for role in ("deal", "server", "client")]
+            self._dealer, self._server, self._client = parties
+            for party in parties:
+                stack.callback(party.close)
             self._port = int(self._server.heard()["port"])
             self._client.heard()
             self._resources = stack.pop_all()
 
+    @property
+    def deal_s(self) -> float:
+        """Seconds of the dealer's process per run; it deals before the first run."""
+        return self._deal_s / (self._pools * self._runs)
+
+    @property
+    def deal_bytes(self) -> int:
+        """Bytes from the dealer to the client per run."""
+        return self.plan.cost.corrections
+
     def _write(self, folder: Path, model: Model) -> None:
         self.plan.save(folder / "plan.json")
-        (folder / "model.json").write_text(json.dumps(model), encoding="utf-8")
+        (folder / "model.json").write_text(json.dumps(asdict(model)), encoding="utf-8")
         for name in ("server", "client"):
             identity = Identity.generate(folder / name, name)
             (folder / f"{name}.pin").write_text(identity.fingerprint, encoding="ascii")
+
+    def _deal(self) -> None:
+        """Deal for some more runs, while the parties wait."""
+        self._pools += 1
+        self._dealer.tell(pool=self._pools, runs=self._runs)
+        self._deal_s += float(self._dealer.heard()["seconds"])
+        for party in (self._server, self._client):
+            party.tell(pool=self._pools)
+            party.heard()
+        self._left = self._runs
 
     def run(self, batch: Encoded, *, link: Link | None = None) -> Measured:
         """Run once, over an emulated link if one is given.
@@ -158,6 +178,9 @@ class Product:
         PartyEnded
             A process ended before it answered.
         """
+        if not self._left:
+            self._deal()
+        self._left -= 1
         over = {} if link is None else {"link": [link.name, link.bits_per_s, link.rtt_s]}
         self._server.tell(**over)
         self._client.tell(ids=batch.ids.tolist(), mask=batch.mask.tolist(), port=self._port, **over)

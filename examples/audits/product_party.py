@@ -11,11 +11,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from privml.backbones import Encoded
 from privml.protocols import mpc
 from privml.testing.netem import EmulatedChannel, Link
@@ -29,13 +30,35 @@ if TYPE_CHECKING:
 DEADLINE_S = 120.0
 
 
-def encoder_of(model: dict[str, int] | str) -> Encoder:
-    """Return a named encoder, or one with random weights and the given sizes; loads torch."""
+@dataclass(frozen=True)
+class Model:
+    """A model by name, or the sizes of one with random weights.
+
+    Attributes
+    ----------
+    name
+        Name of a real model; empty for random weights.
+    """
+
+    name: str = ""
+    layers: int = 1
+    hidden: int = 384
+    heads: int = 12
+    ffn: int = 1536
+    vocab: int = 64
+    positions: int = 512
+
+
+def encoder_of(model: Model) -> Encoder:
+    """Return the model's encoder; loads torch."""
     from privml.backbones import load_encoder, random_encoder
 
-    if isinstance(model, str):
-        return load_encoder(model)
-    return random_encoder(**model)
+    if model.name:
+        return load_encoder(model.name)
+    return random_encoder(
+        layers=model.layers, hidden=model.hidden, heads=model.heads, ffn=model.ffn,
+        vocab=model.vocab, max_positions=model.positions,
+    )  # fmt: skip
 
 
 def answer(**fields: object) -> None:
@@ -49,71 +72,106 @@ def commands() -> Iterator[dict[str, object]]:
         yield json.loads(line)
 
 
-def bill_of(bill: mpc.Bill) -> dict[str, object]:
-    """Return the bill with its figures per scope."""
-    return asdict(bill)
-
-
 def through(channel: Channel, command: dict[str, object]) -> Channel:
     """Wrap the channel in the emulated link that the command names, if it names one."""
     link = command.get("link")
     return EmulatedChannel(channel, Link(*link)) if isinstance(link, list) else channel
 
 
+def pool_path(folder: Path, role: str, index: int) -> Path:
+    """Return where the pool of a party is."""
+    return folder / f"{role}-{index}.pool"
+
+
 def deal(folder: Path, plan: mpc.Plan) -> None:
-    """Deal the number of runs that each command asks for; a dealer of its own process."""
+    """Deal a pair of pools per command, as a dealer of its own process."""
     for command in commands():
+        index, runs = int(str(command["pool"])), int(str(command["runs"]))
         dealt = mpc.deal(
-            plan, runs=int(str(command["runs"])),
-            server=folder / "server.pool", client=folder / "client.pool",
+            plan, runs=runs,
+            server=pool_path(folder, "server", index), client=pool_path(folder, "client", index),
         )  # fmt: skip
-        answer(seconds=dealt.seconds, bytes=dealt.correction_bytes, runs=dealt.runs)
+        answer(seconds=dealt.seconds, bytes=dealt.correction_bytes)
 
 
-def server(folder: Path, plan: mpc.Plan, model: dict[str, int] | str) -> None:
-    """Hold the weights; one run per command."""
+class Pools:
+    """The pool of one party that is in use; opening the next one removes it."""
+
+    def __init__(self, folder: Path, role: str, plan: mpc.Plan) -> None:
+        self._folder, self._role, self._plan = folder, role, plan
+        self._used = mpc.UsedLog(folder / f"{role}.used")
+        self._open: list[tuple[Path, mpc.Pool]] = []
+
+    @property
+    def current(self) -> mpc.Pool:
+        """The pool opened last."""
+        return self._open[-1][1]
+
+    def switch(self, index: int) -> None:
+        """Open the pool with this number."""
+        self.close()
+        path = pool_path(self._folder, self._role, index)
+        pool = mpc.Pool.open(path, plan_digest=self._plan.digest, used=self._used)
+        self._open.append((path, pool))
+
+    def close(self) -> None:
+        """Close and remove the pool in use."""
+        while self._open:
+            path, pool = self._open.pop()
+            pool.close()
+            path.unlink()
+
+
+def server(folder: Path, plan: mpc.Plan, model: Model) -> None:
+    """Hold the weights; a command opens a pool or runs once."""
     private = mpc.PrivateModel(encoder_of(model), plan.spec)
     params = private.weights(plan)
     mine = Identity.load(folder / "server", "server")
     pin = (folder / "client.pin").read_text(encoding="ascii")
+    pools = Pools(folder, "server", plan)
     with ExitStack() as stack:
         listener = stack.enter_context(tls.listen("127.0.0.1", 0, identity=mine, pins=[pin]))
-        pool = pool_of(folder / "server.pool", plan)
-        stack.callback(pool.close)
+        stack.callback(pools.close)
         answer(port=listener.port)
         for command in commands():
+            if "pool" in command:
+                pools.switch(int(str(command["pool"])))
+                answer(ready=True)
+                continue
             channel = through(listener.accept(DEADLINE_S), command)
             with mpc.ServerRun(
-                channel, plan, pool, params=params, public=private.public_bytes,
+                channel, plan, pools.current, params=params, public=private.public_bytes,
                 deadline_s=DEADLINE_S,
             ) as run:  # fmt: skip
-                answer(bill=bill_of(run.serve()))
+                answer(bill=asdict(run.serve()))
             channel.close()
 
 
 def client(folder: Path, plan: mpc.Plan) -> None:
-    """Hold the tokens; one run per command, with the output in the answer."""
+    """Hold the tokens; a command opens a pool, or runs once and answers with the output."""
     mine = Identity.load(folder / "client", "client")
     pin = (folder / "server.pin").read_text(encoding="ascii")
-    pool = pool_of(folder / "client.pool", plan)
-    cache = mpc.ClientCache(folder / "cache")
-    answer(ready=True)
-    for command in commands():
-        batch = Encoded.of(np.array(command["ids"], np.int64), np.array(command["mask"], np.bool_))
-        port = int(str(command["port"]))
-        channel = through(
-            tls.dial("127.0.0.1", port, identity=mine, pin=pin, deadline_s=DEADLINE_S), command
-        )
-        with mpc.ClientRun(channel, plan, pool, cache=cache, deadline_s=DEADLINE_S) as run:
-            output = run.execute(batch)
-            answer(bill=bill_of(run.bill), output=output.tolist())
-        channel.close()
-    pool.close()
-
-
-def pool_of(path: Path, plan: mpc.Plan) -> mpc.Pool:
-    """Open a pool under a log of used pools beside it."""
-    return mpc.Pool.open(path, plan_digest=plan.digest, used=mpc.UsedLog(path.with_suffix(".used")))
+    pools, cache = Pools(folder, "client", plan), mpc.ClientCache(folder / "cache")
+    with ExitStack() as stack:
+        stack.callback(pools.close)
+        answer(ready=True)
+        for command in commands():
+            if "pool" in command:
+                pools.switch(int(str(command["pool"])))
+                answer(ready=True)
+                continue
+            batch = Encoded.of(
+                np.array(command["ids"], np.int64), np.array(command["mask"], np.bool_)
+            )
+            port = int(str(command["port"]))
+            dialled = tls.dial("127.0.0.1", port, identity=mine, pin=pin, deadline_s=DEADLINE_S)
+            channel = through(dialled, command)
+            with mpc.ClientRun(
+                channel, plan, pools.current, cache=cache, deadline_s=DEADLINE_S
+            ) as run:
+                output = run.execute(batch)
+                answer(bill=asdict(run.bill), output=output.tolist())
+            channel.close()
 
 
 def main() -> int:
@@ -125,7 +183,7 @@ def main() -> int:
     elif role == "client":
         client(folder, plan)
     else:
-        server(folder, plan, json.loads((folder / "model.json").read_text(encoding="utf-8")))
+        server(folder, plan, Model(**json.loads((folder / "model.json").read_text("utf-8"))))
     return 0
 
 

@@ -29,8 +29,12 @@ Embedding = Annotated[
     Literal["released", "private"],
     typer.Option(help="Whether the client receives the embedding tables; private costs more."),
 ]
-Texts = Annotated[list[str] | None, typer.Option("--text", help="A text; repeat for several.")]
-Files = Annotated[list[Path] | None, typer.Option("--file", help="A file, one text per line.")]
+Texts = Annotated[
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text; repeat for several.")
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--file", metavar="FILE", help="One text per line; repeatable.")
+]
 Labels = Annotated[str, typer.Option(help="Candidate labels, separated by commas.")]
 Template = Annotated[
     str | None, typer.Option(help='Text for a label [default: "This text is about {label}."].')
@@ -46,7 +50,10 @@ IdentityName = Annotated[
     str | None, typer.Option("--identity", help="DIR/NAME of this side's key and certificate.")
 ]
 Deadline = Annotated[
-    float, typer.Option("--deadline", min=0.1, help="Seconds the peer may take for one step.")
+    float,
+    typer.Option(
+        "--deadline", min=0.1, metavar="SECONDS", help="Seconds the peer may take for one step."
+    ),
 ]
 
 
@@ -119,7 +126,7 @@ def serve(
     model: Model = "minilm-l6",
     identity: IdentityName = None,
     pin: Annotated[
-        list[str] | None, typer.Option("--pin", help="Fingerprint of a client; repeatable.")
+        list[str] | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of a client; repeatable.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7711,
@@ -148,14 +155,14 @@ def query(
     text: Texts = None, file: Files = None, labels: Labels = "", template: Template = None,
     truncate: Truncate = False,
     identity: IdentityName = None,
-    pin: Annotated[str | None, typer.Option("--pin", help="Fingerprint of the server.")] = None,
+    pin: Annotated[str | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of the server.")] = None,
     cache: Annotated[
         Path | None,
         typer.Option(help="Where the server's one-off messages are kept [default: user cache]."),
     ] = None,
     used: Used = None, insecure_loopback: Insecure = False,
     connect: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait for the server to answer.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds to wait for the server to answer.")
     ] = 10.0,
     deadline: Deadline = 60.0,
     question: Annotated[Path | None, typer.Option(hidden=True)] = None,

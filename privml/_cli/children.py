@@ -20,7 +20,7 @@ from privml._cli.output import MODE, Failure
 from privml.errors import internal
 
 Event = Mapping[str, Any]
-_THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GRACE_S, _SETTLE_S, _POLL_S = 3.0, 1.0, 0.2
 _SECONDARY = "protocol.peer_aborted"
 
@@ -66,7 +66,8 @@ class Child:
         """Wait for the end and release pipes."""
         self.process.wait()
         for thread in self._threads:
-            thread.join(_GRACE_S)
+            if thread.ident is not None:  # an interrupt may arrive before it was started
+                thread.join(_GRACE_S)
         if self._alive_fd >= 0:
             os.close(self._alive_fd)
             self._alive_fd = -1
@@ -127,8 +128,10 @@ class Children:
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(theirs,),
                 env=_environment(), start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
+        except BaseException as error:
             os.close(ours)
+            if not isinstance(error, OSError):
+                raise
             raise Failure("child", f"cannot start the {name} process: {error}", 3) from error
         finally:
             os.close(theirs)
@@ -199,7 +202,7 @@ class Children:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, one thread per child, the same privml first on the path."""
+    """Return the children's environment: one thread each, the same privml first on the path."""
     home = str(Path(privml.__file__).parent.parent)
     path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH", "")) if p)
     return {**os.environ, **_THREADS, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

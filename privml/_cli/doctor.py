@@ -1,4 +1,4 @@
-"""``privml doctor``: can this machine do the main job, and with which parts?"""
+"""``privml doctor``: what this machine has for the main job, and what it lacks."""
 
 from __future__ import annotations
 

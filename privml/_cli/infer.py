@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privml._cli import classify
 from privml._cli.children import Child, Children, Event
@@ -164,7 +165,7 @@ def _plan(out: Output, job: Job, embedding: EmbeddingMode) -> tuple[PrivateModel
     return private, private.plan(n=job.length, rows=job.rows)
 
 
-def _clear(private: PrivateModel, job: Job) -> Any:
+def _clear(private: PrivateModel, job: Job) -> NDArray[np.float64]:
     """Evaluate the float model here, for the comparison only."""
     starts = range(0, job.batch.batch_size, _CLEAR_ROWS)
     return np.concatenate([private(job.batch.rows(k, k + _CLEAR_ROWS)) for k in starts])

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from types import FrameType
 
 from privml._cli import output
 from privml.errors import PrivmlError
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, _terminate)
     try:
         return _dispatch(words)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - explained below
         if mode.debug and not isinstance(error, SystemExit):
             traceback.print_exc()
         return _explain(error)
@@ -51,10 +51,12 @@ def _dispatch(words: list[str]) -> int:
     from privml._cli.app import app
 
     code = app(words, prog_name="privml", standalone_mode=False)
+    if code == EXIT_INTERRUPTED:  # how the option parser passes Ctrl-C on
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 

@@ -63,7 +63,7 @@ class UsageError(PrivmlError):
     exit_code = 2
 
 
-def event(kind: str, /, **values: Any) -> None:
+def event(kind: str, /, **values: object) -> None:
     """Write one JSON line to stderr for the parent process."""
     sys.stderr.write(json.dumps({"event": kind, **values}) + "\n")
     sys.stderr.flush()
@@ -108,7 +108,7 @@ class Output:
         if not self.mode.quiet:
             self.show(*renderables)
 
-    def note(self, text: str, **values: Any) -> None:
+    def note(self, text: str, **values: object) -> None:
         """Say one line about what happens, on stderr; ``values`` are for a parent process."""
         if self.mode.events:
             event("note", text=text, **values)

@@ -12,6 +12,10 @@ from privml.backbones.zero_shot import Verdict
 from privml.protocols.mpc.plan import Plan
 
 Document = Mapping[str, Any]
+_HERE = (
+    "both parties and the dealer ran on this machine, and the clear answers were computed beside "
+    "them for comparison; between two hosts: privml plan, deal, serve, query"
+)
 
 
 def combine(
@@ -51,23 +55,23 @@ def _compare(record: Document, clear: Verdict) -> dict[str, Any]:
 def show(out: Output, found: Document) -> None:
     """Print answers, bill, claim and leakage."""
     cost, results = found["bill"], found["results"]
-    agreeing = sum(r["agree"] for r in results)
+    agreement = (
+        f"{sum(r['agree'] for r in results)} of {len(results)} with the model in the clear, "
+        f"largest difference of a score {found['max_score_difference']:.1e}"
+    )
+    dealt = f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s"
     out.show(answers(results, compare=True))
     out.detail(
         facts("measured", [
-            ("agreement", f"{agreeing} of {len(results)} with the model in the clear, largest "
-                          f"difference of a score {found['max_score_difference']:.1e}"),
+            ("agreement", agreement),
             *bill.client_rows(cost["client"]),
-            ("dealer", f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s; it was gone "
-                       "before the query"),
+            ("dealer", f"{dealt} before the query; its process has ended"),
             ("in all", f"{found['seconds']['all']:.1f} s with loading the model twice"),
             ("transport", found["transport"] + ", fresh pinned certificates"),
         ]),
         facts("guaranteed", [
             ("claim", found["claim"]),
             ("failure", found["failure_condition"]),
-            ("here", "both parties and the dealer ran on this machine, and the clear answers were "
-                     "computed beside them for comparison; between two hosts: privml plan, deal, "
-                     "serve, query"),
+            ("here", _HERE),
         ]),
     )  # fmt: skip

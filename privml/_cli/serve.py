@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privml._cli import cert
-from privml._cli.main import Terminated
 from privml._cli.inputs import load_plan
+from privml._cli.main import Terminated
 from privml._cli.output import Output, UsageError
 from privml.protocols.mpc.plan import MAX_PLAN_BYTES, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privml.backbones.encoder import Encoder
+    from privml.protocols.mpc.endpoints import Server, ServerEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ def run(out: Output, options: Options) -> None:
     model = _load(out, options.model)
     if plan is None:
         plan = Plan.from_json(sys.stdin.buffer.read(MAX_PLAN_BYTES + 1))
-    from privml.protocols.mpc.endpoints import Server, ServerEvent
+    from privml.protocols.mpc.endpoints import Server
     from privml.protocols.mpc.model import PrivateModel
 
     bills: list[dict[str, Any]] = []
@@ -81,7 +84,9 @@ def run(out: Output, options: Options) -> None:
     })  # fmt: skip
 
 
-def _until_signal(server: Any, runs: int | None, *, hear: Any, out: Output) -> str:
+def _until_signal(
+    server: Server, runs: int | None, *, hear: Callable[[ServerEvent], None], out: Output
+) -> str:
     """Serve; a signal ends it like a stop, after the present run was aborted."""
     try:
         server.serve(runs, on_event=hear, progress=out.progress)

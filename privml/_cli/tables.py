@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
+
+_SHOWN = 160
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
@@ -27,20 +30,20 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 def plan_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a plan promises, as rows of :func:`facts`."""
     seconds = summary["predicted_s"]
+    up, down = summary["online_mb_client_to_server"], summary["online_mb_server_to_client"]
+    moved = both_ways(up, down)
+    once = f"{megabytes(summary['setup_mb_per_pool'])} once per pool from the server"
     return [
         ("model", str(summary["model"])),
         ("batch", f"{summary['rows']} rows of {summary['length']} tokens, padded; public"),
-        ("on line", f"{summary['flights']} flights, "
-                    f"{megabytes(summary['online_mb_client_to_server'])} to the server, "
-                    f"{megabytes(summary['online_mb_server_to_client'])} to the client"),
-        ("off line", f"{megabytes(summary['offline_mb_per_run'])} per run from the dealer, "
-                     f"{megabytes(summary['setup_mb_per_pool'])} once per pool from the server"),
+        ("on line", f"{summary['flights']} flights, {moved}"),
+        ("off line", f"{megabytes(summary['offline_mb_per_run'])} per run from the dealer, {once}"),
         ("predicted", ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
         ("memory", f"about {megabytes(summary['memory_mb'])} per party"),
         ("claim", str(summary["claim"])),
         ("failure", str(summary["failure_condition"])),
         *leakage_rows(summary["leakage"]),
-    ]  # fmt: skip
+    ]
 
 
 def leakage_rows(lines: Sequence[str]) -> list[tuple[str, str]]:
@@ -69,12 +72,22 @@ def answers(results: Sequence[Mapping[str, Any]], *, compare: bool) -> Table:
         table.add_column("score", justify="right")
         table.add_column("agree", justify="center")
     for r in results:
-        row = [Text(str(r["text"])), Text(str(r["label"])), f"{r['score']:.4f}"]
+        row: list[RenderableType] = [
+            Text(shorten(r["text"])),
+            Text(str(r["label"])),
+            f"{r['score']:.4f}",
+        ]
         if compare:
             row += [Text(str(r["clear_label"])), f"{r['clear_score']:.4f}",
                     "yes" if r["agree"] else "NO"]  # fmt: skip
         table.add_row(*row)
     return table
+
+
+def shorten(text: str) -> str:
+    """Return a text on one line, cut at 160 characters; the JSON document has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
 def scores(results: Sequence[Mapping[str, Any]]) -> Table:
@@ -87,6 +100,11 @@ def scores(results: Sequence[Mapping[str, Any]]) -> Table:
     for number, r in enumerate(results, start=1):
         table.add_row(f"text {number}", *(f"{r['scores'][name]:.4f}" for name in names))
     return table
+
+
+def both_ways(to_server: float, to_client: float) -> str:
+    """Return the traffic of a run in MB, in words."""
+    return f"{megabytes(to_server)} to the server, {megabytes(to_client)} to the client"
 
 
 def megabytes(value: float) -> str:

@@ -26,7 +26,7 @@ from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.nonlinear.gelu import Gelu
 from privml.protocols.mpc.nonlinear.maximum import Maximum
 from privml.protocols.mpc.nonlinear.rows import Normalise, PolyTruncate
-from privml.protocols.mpc.primitive import HALF, Context, Primitive, Wire, Words
+from privml.protocols.mpc.primitive import HALF, Primitive, Wire, Words
 from privml.protocols.mpc.program import Reveal
 from privml.rng import Csprng
 from privml.testing.simulate import LocalSupply, LocalWire, in_two_threads, split, wires
@@ -78,9 +78,7 @@ def fresh_seeds() -> Seeds:
     return Seeds((root.child("run", 0), root.child("run", 1)), root.child("setup"))
 
 
-def play(
-    case: Case, seeds: Seeds, *, item: int = 0, supply: SupplyMaker = LocalSupply
-) -> Played:
+def play(case: Case, seeds: Seeds, *, item: int = 0, supply: SupplyMaker = LocalSupply) -> Played:
     """Run both parties of a case as item ``item`` and record what each of them sees."""
     cut = [
         split(x, Csprng.fresh(), xor=i in case.xor) for i, x in enumerate(case.inputs)
@@ -107,8 +105,8 @@ def one_party(
         extra = _owner_operands(case, corr, tap.rank, seeds)
     out = prim.run(tap, corr, *shares, *extra)
     view = dict(tap.seen)
-    if case.known is not None and tap.rank == 0:
-        view |= _owner_opened(case, corr, shares[0], view)
+    if case.known is not None:
+        view |= _owner_learned(case, corr, tap.rank, shares[0], view)
     view |= {f"own.{k}": c for k, c in _own(prim, corr, shares, case.xor).items()}
     return out, view
 
@@ -124,16 +122,21 @@ def _owner_operands(case: Case, corr: Shares, rank: int, seeds: Seeds) -> tuple[
     return prim.prepare(corr, opened), None
 
 
-def _owner_opened(case: Case, corr: Shares, x: Words, view: View) -> View:
-    """The masked product that the server computes from what it received."""
+def _owner_learned(case: Case, corr: Shares, rank: int, x: Words, view: View) -> View:
+    """Compute what a party learns of a weight-owner product from what it received."""
     prim, known = case.prim, case.known
-    received = [c.array for c in view.values()]
-    if known is None or known.weight is None or len(received) < 2:
+    if known is None or known.weight is None:
         return {}
+    if rank == 1:
+        return {"own.reply": Column(corr["r"] + HALF)} if "r" in corr else {}
+    received = [c.array for c in view.values()]
     moved = x + received[0]
+    if len(received) < 2:
+        return {"opened.input": Column(moved)}
     z = moved * known.weight if isinstance(prim, Affine) else moved @ known.weight
-    c = z + corr["c"] + received[1] + corr["r"] + HALF
-    return {"opened.product": Column(c if known.bias is None else c + known.bias)}
+    c = z + corr["c"] + received[1] + HALF + (corr["r"] if "r" in corr else np.uint64(0))
+    product = c if known.bias is None else c + known.bias
+    return {"opened.input": Column(moved), "opened.product": Column(product)}
 
 
 def _own(
@@ -153,10 +156,10 @@ def joined(case: Case, outputs: tuple[Any, Any]) -> tuple[Array, ...]:
 
 
 def simulated(case: Case, seeds: Seeds, *, item: int = 0) -> tuple[Array, ...]:
-    """Outputs of the primitive's own integer oracle under the masks of ``seeds``."""
+    """Return the outputs of the primitive's own integer oracle under the masks of ``seeds``."""
     prim = case.prim
     masks = LazyValues(prim.fields(), prim.derive, item, seeds)
-    extra = () if case.known is None else case.known.simulate_args()
+    extra = () if case.known is None else (case.known.weight, case.known.bias)
     out = prim.simulate(masks, *case.inputs, *extra)
     return out if isinstance(out, tuple) else (out,)
 
@@ -258,9 +261,9 @@ PAIRS: Mapping[str, Pair] = {
     "matmul32": _words(
         lambda n: MatMul(n, 1, 1, 1, "u4"), (0, 0), (-1, 1 << 31), dtype="u4", tail=(1, 1)
     ),
-    "linear": _owned(lambda n: Linear(n, 2, 2, 12, "w"), (2, 2), 2, cut=True),
+    "linear": _owned(lambda n: Linear(n, 2, 1, 12, "w"), (2, 1), 1, cut=True),
     "linear_exact": _owned(lambda n: Linear(n, 2, 2, 0, "w"), (2, 2), 2, cut=False),
-    "affine": _owned(lambda n: Affine(n, 2, 14, "w"), (2,), 2, cut=True),
+    "affine": _owned(lambda n: Affine(n, 1, 14, "w"), (1,), 1, cut=True),
     "compare": _words(lambda n: Compare((n,)), (0,), (-1,)),
     "compare3": _words(lambda n: Compare((n,), (-7, 0, 1 << 40)), (-7,), (-8,)),
     "compare32": _words(lambda n: Compare((n,), (0, 9), 32), (0,), (-1,), dtype="u4"),

@@ -98,9 +98,9 @@ class Limits:
     log_inverse: float
 
     @classmethod
-    def of(cls, alpha: float) -> Limits:
-        """Split ``alpha`` over :data:`MAX_TESTS` two-sided tests."""
-        return cls(log(2 * MAX_TESTS / alpha))
+    def of(cls, alpha: float, tests: int = MAX_TESTS) -> Limits:
+        """Split ``alpha`` over ``tests`` two-sided tests."""
+        return cls(log(2 * tests / alpha))
 
     def bits(self, n: int) -> float:
         """Largest absolute sum of ``n`` independent signs (Hoeffding)."""
@@ -175,11 +175,11 @@ def signs(column: Column, n: int) -> Signs:
     array = column.array
     if column.planes:
         raw = np.ascontiguousarray(array).reshape(-1, array.shape[-1]).view(np.uint8)
-        flat = np.unpackbits(raw, axis=1, bitorder="little")[:, :n]
+        flat: Array = np.unpackbits(raw, axis=1, bitorder="little")[:, :n]
     else:
         words = np.ascontiguousarray(_samples(array, n))
-        raw = words.view(np.uint8).reshape(words.shape[0], n, -1)
-        flat = np.unpackbits(raw, axis=2, bitorder="little").transpose(0, 2, 1).reshape(-1, n)
+        lanes = words.view(np.uint8).reshape(words.shape[0], n, -1)
+        flat = np.unpackbits(lanes, axis=2, bitorder="little").transpose(0, 2, 1).reshape(-1, n)
     return np.subtract(np.float32(1), 2 * flat.astype(np.float32))
 
 
@@ -190,6 +190,17 @@ def _samples(array: Array, n: int) -> Array:
     if array.size % n == 0:
         return array.reshape(-1, n)
     return array.reshape(-1, array.shape[-1])[:, :n]
+
+
+def gathered(views: Sequence[View], n: int) -> View:
+    """Join views of separate runs with ``n`` samples each into one view with all samples."""
+    out = {}
+    for name, column in views[0].items():
+        parts = [v[name].array for v in views]
+        if not column.planes:
+            parts = [_samples(p, n) for p in parts]
+        out[name] = Column(np.concatenate(parts, axis=-1), planes=column.planes)
+    return out
 
 
 def _bit_relations(learned: View, view: View, n: int, limits: Limits) -> list[str]:
@@ -219,7 +230,7 @@ def _owner(at: NDArray[np.int64], row: int) -> int:
 
 
 def _word_relations(learned: View, view: View, n: int, limits: Limits) -> list[str]:
-    """Sums and differences of two words of a view that are not uniform."""
+    """Find sums and differences of two words of a view that are not uniform."""
     found: list[str] = []
     for name, column in learned.items():
         if column.planes:
@@ -229,12 +240,11 @@ def _word_relations(learned: View, view: View, n: int, limits: Limits) -> list[s
             if partner.planes or partner.array.dtype != a.dtype:
                 continue
             b = _samples(partner.array, n)
-            for row_a in a:
-                for row_b in b:
-                    if row_a is row_b or np.array_equal(row_a, row_b) and name == other:
-                        continue
-                    found += _lanes(f"{name} - {other}", row_a - row_b, limits)
-                    found += _lanes(f"{name} + {other}", row_a + row_b, limits)
+            for i, row_a in enumerate(a):
+                for k, row_b in enumerate(b):
+                    if name != other or i < k:
+                        found += _lanes(f"{name} - {other}", row_a - row_b, limits)
+                        found += _lanes(f"{name} + {other}", row_a + row_b, limits)
     return found
 
 
@@ -264,7 +274,7 @@ def distance(x: Array, y: Array) -> float:
 def uniform(words: Array, *, alpha: float = ALPHA) -> list[str]:
     """Departures of flat words from uniformity: each bit's count and each byte lane."""
     flat = np.ascontiguousarray(words).reshape(-1)
-    limits = Limits.of(alpha)
+    limits = Limits.of(alpha, 9 * flat.itemsize)
     found = _lanes("words", flat, limits)
     bound = limits.bits(flat.size)
     for bit in range(8 * flat.itemsize):
@@ -286,6 +296,6 @@ def blocks(messages: Iterable[bytes]) -> NDArray[np.void]:
 
 
 def repeated(messages: Iterable[bytes]) -> int:
-    """Number of 16-byte blocks that occur before; 0 in any set of honest runs."""
+    """Count the 16-byte blocks that occurred before; 0 in any set of honest runs."""
     found = blocks(messages)
     return int(found.size - np.unique(found).size)

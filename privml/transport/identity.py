@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -24,6 +26,7 @@ from privml.storage import fs
 from privml.storage.publish import atomic_write
 
 MAX_CERTIFICATE_BYTES = 4096
+_MAX_PEM_BYTES = 1 << 14
 _VALID_DAYS = 365
 _SKEW = datetime.timedelta(minutes=5)
 
@@ -104,29 +107,47 @@ class Identity:
         Raises
         ------
         UntrustedArtifact
-            The key can be read by other users, or the certificate is unusable or out of date.
+            The key can be read by other users or belongs to another certificate, or the
+            certificate is unusable or out of date.
         StorageError
             A file is missing.
         """
         certificate_path = directory / f"{check_name(name)}.crt"
         key_path = directory / f"{name}.key"
         with fs.File.open(certificate_path) as file:
-            pem = file.read_at(0, MAX_CERTIFICATE_BYTES * 2)
+            public = file.read_at(0, _MAX_PEM_BYTES)
         with fs.File.open(key_path) as file:
-            mode = stat.S_IMODE(key_path.stat().st_mode)
+            mode = stat.S_IMODE(os.fstat(file.fd).st_mode)
+            secret = file.read_at(0, _MAX_PEM_BYTES)
         if mode & 0o077:
             raise UntrustedArtifact(
                 f"the key {key_path} can be read by other users (mode {mode:04o}); if no one "
                 f"else had access run: chmod 600 {key_path}; else make a new identity"
             )
         try:
-            der = x509.load_pem_x509_certificate(pem).public_bytes(serialization.Encoding.DER)
+            certificate = x509.load_pem_x509_certificate(public)
         except ValueError as error:
             raise UntrustedArtifact(
                 f"{certificate_path} holds no certificate; make a new identity"
             ) from error
+        if not _owns(secret, certificate):
+            raise UntrustedArtifact(
+                f"{key_path} does not hold the key of {certificate_path}; restore both files "
+                "together, or make a new identity"
+            )
+        der = certificate.public_bytes(serialization.Encoding.DER)
         check_certificate(der, owner="this side")
         return cls(name, certificate_path, key_path, der, fingerprint_of(der))
+
+
+def _owns(secret: bytes, certificate: x509.Certificate) -> bool:
+    """Return whether the PEM bytes `secret` are the unencrypted key of `certificate`."""
+    try:
+        key = serialization.load_pem_private_key(secret, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_key().public_bytes(*form) == certificate.public_key().public_bytes(*form)
 
 
 _Key = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey

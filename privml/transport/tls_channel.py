@@ -16,7 +16,7 @@ from privml.transport.channel import Channel, Counters, Deadline
 from privml.transport.sockets import SocketChannel
 
 _RECORD_BYTES = 1 << 14
-_PIECE_BYTES = 1 << 17
+_PIECE_BYTES = 1 << 18
 
 
 class TlsChannel(Channel):

@@ -147,5 +147,7 @@ def test_trickle_does_not_extend_the_deadline() -> None:
         channels=(a, b),
         deadline_s=0.4,
     )
-    assert isinstance(outcomes[1].error, DeadlineExceeded)
+    errors = [outcome.error for outcome in outcomes]
+    assert all(isinstance(error, DeadlineExceeded | PeerAborted) for error in errors), errors
+    assert any(isinstance(error, DeadlineExceeded) for error in errors), errors
     assert outcomes[1].seconds < 1.6

@@ -25,6 +25,7 @@ CORE = (
     "privml.party",
     "privml.rings",
     "privml.rng",
+    "privml.rounds",
     "privml.session",
     "privml.storage.fs",
     "privml.transcript",

@@ -31,6 +31,7 @@ TORCH_FREE = frozenset(
         "privml.party",
         "privml.rings",
         "privml.rng",
+        "privml.rounds",
         "privml.session",
         "privml.storage",
         "privml.transcript",

@@ -1,16 +1,14 @@
-"""Frame codec and transcript: golden bytes, round trips, and every field checked."""
+"""Frame codec: golden bytes, round trips, and every field checked."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from privml.errors import MalformedMessage, ParameterError
-from privml.transcript import Transcript
 from privml.wire import (
     HEADER_BYTES,
     MAX_LENGTH,
@@ -133,35 +131,3 @@ def test_encode_names_all_bad_fields_at_once() -> None:
     bad = dataclasses.replace(GOLDEN, sender=3, tag=-1)
     with pytest.raises(ParameterError, match="sender, tag"):
         bad.encode()
-
-
-def test_transcript_is_independent_of_how_the_bytes_were_cut() -> None:
-    whole, pieces = Transcript(), Transcript()
-    whole.update(0, b"abcdef")
-    whole.update(1, b"xyz")
-    for sender, data in [(1, b"x"), (0, b"abc"), (1, b"yz"), (0, b""), (0, b"def")]:
-        pieces.update(sender, data)
-    assert whole.digest() == pieces.digest()
-    assert whole.matches(pieces.digest())
-
-
-def test_transcript_tells_directions_and_bytes_apart() -> None:
-    digests = set()
-    for pairs in [[], [(0, b"a")], [(1, b"a")], [(0, b"b")], [(0, b"a"), (1, b"a")]]:
-        transcript = Transcript()
-        for sender, data in pairs:
-            transcript.update(sender, data)
-        digests.add(transcript.digest())
-    assert len(digests) == 5
-
-
-def test_transcript_golden() -> None:
-    transcript = Transcript()
-    transcript.update(0, b"server")
-    transcript.update(1, b"client")
-    label = b"privml transcript v1"
-    first = hashlib.sha256(label + b" 0 to 1server").digest()
-    second = hashlib.sha256(label + b" 1 to 0client").digest()
-    assert transcript.digest() == hashlib.sha256(label + first + second).digest()
-    assert not transcript.matches(bytes(32))
-    assert not transcript.matches(b"short")

@@ -1,0 +1,170 @@
+"""Deliberately broken protocol stacks, each of which a named check must catch.
+
+A mutant is one mistake that was made somewhere or is easy to make: most give correct outputs and
+leak, some are only wrong at an edge. The test suite asserts that the named check catches each one
+and passes on the honest stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from privml.protocols.mpc.fields import Array, Seeds
+from privml.protocols.mpc.primitive import Context, Primitive
+from privml.rng import Csprng
+from privml.testing import broken
+from privml.testing.cases import fresh_seeds, retyped
+from privml.testing.checks import Build
+from privml.testing.simulate import fixed_seeds
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken stack.
+
+    Attributes
+    ----------
+    name
+        Short name.
+    breaks
+        What is wrong with it.
+    check, on
+        Name of the check that must catch it, and what the check is run on.
+    build
+        The broken stack.
+    """
+
+    name: str
+    breaks: str
+    check: str
+    on: str
+    build: Build
+
+
+def swapped(kind: type[Primitive]) -> Build:
+    """Stack in which a broken primitive stands for every one of its name."""
+
+    def change(prim: Primitive) -> Primitive:
+        return retyped(prim, kind) if prim.name == kind.name else prim
+
+    return Build(primitive=change)
+
+
+def drawing(kind: type[Csprng]) -> Build:
+    """Stack that draws all correlations from a broken generator."""
+
+    def seeds() -> Seeds:
+        return Seeds((kind(_key()), kind(_key())), Csprng.fresh())
+
+    return Build(seeds=seeds)
+
+
+def _key() -> bytes:
+    return Csprng.fresh().token(32)
+
+
+def _constant() -> Seeds:
+    return fixed_seeds(7)
+
+
+def _one_for_both() -> Seeds:
+    run = Csprng.fresh()
+    return Seeds((run, run), Csprng.fresh())
+
+
+def _one_setup() -> Seeds:
+    honest = fresh_seeds()
+    return Seeds(honest.runs, fixed_seeds(7).setup)
+
+
+def _padding_to_server(ctx: Context, *, padding: Array) -> None:
+    """Send which positions are padding, for the server to mask."""
+    if ctx.rank == 1:
+        ctx.send(padding)
+    else:
+        ctx.recv((padding.shape, "u8"))
+
+
+def _only_tokens(ctx: Context, *, padding: Array) -> None:
+    """Send a length first and then as many masked words as there are tokens."""
+    if ctx.rank == 1:
+        count = int((padding == 0).sum())
+        ctx.send(np.array([count], np.uint64))
+        ctx.send(Csprng.fresh().words(count, 0))
+        return
+    (told,) = ctx.recv(((1,), "u8"))
+    ctx.recv(((int(told[0]),), "u8"))
+
+
+def _mutant(name: str, breaks: str, where: str, build: Build | Callable[[], Build]) -> Mutant:
+    check, _, on = where.partition(":")
+    return Mutant(name, breaks, check, on, build if isinstance(build, Build) else build())
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _mutant("unmasked_open", "a truncation opens the value itself", "view:truncate",
+            swapped(broken.UnmaskedTruncate)),
+    _mutant("zero_mask", "a product takes zeros for its masks", "view:mul",
+            swapped(broken.ZeroMaskMul)),
+    _mutant("mask_reused", "one mask hides both factors of a product", "view:mul",
+            swapped(broken.OneMaskMul)),
+    _mutant("factor_mask_reused", "one mask hides both row factors of a triple product",
+            "view:scale_rows", swapped(broken.OneFactorMask)),
+    _mutant("short_range", "masks are drawn below 2^63", "view:truncate",
+            drawing(broken.ShortRange)),
+    _mutant("modulo_bias", "masks are drawn modulo a number that is no power of two", "view:mul",
+            drawing(broken.ModuloBias)),
+    _mutant("period_mask", "exp masks x within one period only", "view:exp",
+            drawing(broken.OnePeriod)),
+    _mutant("one_stream", "all fields of one item come from one keystream", "view:mul",
+            drawing(broken.OneStream)),
+    _mutant("constant_seed", "every session has the same keys", "fresh:truncate",
+            Build(seeds=_constant)),
+    _mutant("one_seed_for_both", "both parties hold the same key", "view:truncate",
+            Build(seeds=_one_for_both)),
+    _mutant("clear_corrections", "corrections are the values themselves", "view:truncate",
+            Build(supply=broken.ClearCorrections)),
+    _mutant("no_offset", "a truncation leaves out the 2^62 offset", "oracle:truncate",
+            swapped(broken.NoOffset)),
+    _mutant("no_wrap_correction", "a truncation leaves out the correction for the wrap",
+            "oracle:truncate", swapped(broken.NoWrapCorrection)),
+    _mutant("local_truncation", "each party shifts its own share", "oracle:truncate",
+            swapped(broken.LocalTruncate)),
+    _mutant("both_floor", "both parties round down", "bias:truncate", swapped(broken.BothFloor)),
+    _mutant("swapped_beaver", "the opened differences meet the wrong masks", "oracle:mul",
+            swapped(broken.SwappedMul)),
+    _mutant("bias_twice", "both parties add the bias of a linear layer", "oracle:linear",
+            swapped(broken.BiasTwice)),
+    _mutant("shared_node_masks", "thresholds on one value share the masks of their trees",
+            "view:compare3", swapped(broken.SharedNodeMasks)),
+    _mutant("wrong_chunk", "chunks of c meet the one-hot words of the next chunk",
+            "oracle:compare", swapped(broken.WrongChunk)),
+    _mutant("strict_threshold", "a comparison is strict", "oracle:compare",
+            swapped(broken.StrictCompare)),
+    _mutant("no_clip", "exp leaves out the clip bit", "oracle:exp", swapped(broken.NoClip)),
+    _mutant("no_wrap_bit", "exp leaves out the wrap bit", "oracle:exp", swapped(broken.NoWrapBit)),
+    _mutant("gelu_last_term", "GELU adds x from 0 on instead of from T on", "oracle:gelu",
+            swapped(broken.GeluLastTerm)),
+    _mutant("unmasked_bit", "a selection opens its bit", "view:select",
+            swapped(broken.UnmaskedSelect)),
+    _mutant("unmasked_reply", "the server's answer of a linear layer has no mask of its own",
+            "view:linear", swapped(broken.UnmaskedReply)),
+    _mutant("unmasked_product", "the client sends its product of a linear layer unmasked",
+            "view:linear", swapped(broken.UnmaskedProduct)),
+    _mutant("output_to_server", "the result is opened to both parties", "view:reveal",
+            swapped(broken.RevealToBoth)),
+    _mutant("second_weight_one_mask", "the weights of two pools are opened under one mask",
+            "setup:w", Build(seeds=_one_setup)),
+    _mutant("query_mask_reused", "two queries have the same mask of X", "queries:linear_exact",
+            Build(supply=broken.FirstItemAgain)),
+    _mutant("correlation_again", "a supply hands out what is asked for", "order:supply",
+            Build(pool_supply=broken.ObligingSupply)),
+    _mutant("padding_to_server", "the client sends its padding mask", "program:encoder",
+            Build(prologue=_padding_to_server)),
+    _mutant("size_depends_on_text", "the client sends tokens without padding", "program:encoder",
+            Build(prologue=_only_tokens)),
+)  # fmt: skip
+"""The corpus."""

@@ -1,0 +1,213 @@
+"""What each primitive must return, in Python integers and floats, written apart from the engine.
+
+Ring operations and comparisons are exact; a truncation may give the floor or the floor plus one;
+exponential and GELU are held against :mod:`math` within their declared errors. Nothing here looks
+at masks, so the oracles judge the functionality and not one way to compute it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privml.protocols.mpc.fields import Array
+from privml.testing.cases import Case
+
+EXP_ERROR = 4e-5
+"""Largest declared error of exp on x <= 0, after the rounding of x and with clipping."""
+GELU_ERROR = 2.3e-3
+"""Largest declared error of GELU ``ring4`` on all of the ring, before the output's rounding."""
+
+Ints = list[int]
+Judge = Callable[[Any, list[Ints], list[Ints]], list[bool]]
+
+
+def signed(x: Array) -> Ints:
+    """Return the flat signed values of ring words of any width."""
+    return [int(v) for v in x.reshape(-1).view(f"i{x.itemsize}")]
+
+
+def unsigned(x: Array) -> Ints:
+    """Return the flat unsigned values of ring words."""
+    return [int(v) for v in x.reshape(-1)]
+
+
+def bits(planes: Array, n: int) -> list[Ints]:
+    """Return the first ``n`` bits of each packed row."""
+    rows = planes if planes.ndim == 2 else planes[None]
+    return [[int(row[i // 64]) >> (i % 64) & 1 for i in range(n)] for row in rows]
+
+
+def wrong(case: Case, outputs: tuple[Array, ...]) -> list[str]:
+    """Name elements of the clear ``outputs`` that the functionality forbids, at most five."""
+    good = _JUDGES[case.prim.name](case, outputs)
+    bad = [i for i, ok in enumerate(good) if not ok]
+    return [f"{case.prim.name}: output element {i} is wrong" for i in bad[:5]]
+
+
+def _fits(got: int, x: int, f: int) -> bool:
+    """Whether ``got`` is the floor of x / 2^f, or one more where there is a remainder."""
+    low, rest = divmod(x, 1 << f)
+    return got == low or (rest > 0 and got == low + 1)
+
+
+def _truncate(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    f = case.prim.f  # type: ignore[attr-defined]
+    return [_fits(y, x, f) for y, x in zip(signed(out[0]), signed(case.inputs[0]), strict=True)]
+
+
+def _objects(x: Array) -> NDArray[np.object_]:
+    """Return the array as Python integers, for exact arithmetic."""
+    return x.view(f"i{x.itemsize}").astype(object)
+
+
+def _same(out: Array, want: ArrayLike) -> list[bool]:
+    """Element equality modulo the width of ``out``."""
+    size = 1 << (8 * out.itemsize)
+    flat = np.asarray(want, object).reshape(-1)
+    return [int(a) == int(b) % size for a, b in zip(out.reshape(-1), flat, strict=True)]
+
+
+def _product(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    want = 1
+    for x in case.inputs:
+        want = want * _objects(x)
+    return _same(out[0], want)
+
+
+def _square(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    return _same(out[0], _objects(case.inputs[0]) ** 2)
+
+
+def _sum_squares(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    rows = (_objects(case.inputs[0]) ** 2).tolist()
+    return _same(out[0], [sum(row) for row in rows])
+
+
+def _matmul(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    x, y = (_objects(v) for v in case.inputs)
+    prim: Any = case.prim
+    want = [
+        sum(x[b, i, k] * y[b, k, j] for k in range(prim.k))
+        for b in range(prim.b) for i in range(prim.n) for j in range(prim.m)
+    ]  # fmt: skip
+    return _same(out[0], want)
+
+
+def _owned(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    known = case.known
+    if known is None or known.weight is None:
+        raise AssertionError("internal error in privml: a weight-owner case needs its operand")
+    x, w = _objects(case.inputs[0]), _objects(known.weight)
+    z = x * w if w.ndim == 1 else x.dot(w)
+    if known.bias is not None:
+        z = z + _objects(known.bias)
+    if prim.f == 0:
+        return _same(out[0], z)
+    return [_fits(y, int(v), prim.f) for y, v in zip(signed(out[0]), z.reshape(-1), strict=True)]
+
+
+def _compare(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    x = signed(case.inputs[0])
+    rows = bits(out[0], len(x))
+    want = [[int(v >= t) for v in x] for t in prim.thresholds]
+    return [a == b for got, row in zip(rows, want, strict=True)
+            for a, b in zip(got, row, strict=True)]  # fmt: skip
+
+
+def _and(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    x, y = (unsigned(v) for v in case.inputs)
+    return [a == b & c for a, b, c in zip(unsigned(out[0]), x, y, strict=True)]
+
+
+def _bit_to_ring(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    got = unsigned(out[0])
+    return [a == b for a, b in zip(got, _flags(case, len(got)), strict=True)]
+
+
+def _flags(case: Case, n: int) -> Ints:
+    return bits(case.inputs[0], n)[0]
+
+
+def _select(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    x = unsigned(case.inputs[1])
+    pairs = zip(unsigned(out[0]), _flags(case, len(x)), x, strict=True)
+    return [got == b * v for got, b, v in pairs]
+
+
+def _maximum(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    a, b = (signed(v) for v in case.inputs)
+    return [got == max(u, v) for got, u, v in zip(signed(out[0]), a, b, strict=True)]
+
+
+def _exp(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    one, clip = 2.0 ** (16 + prim.shift), -15.5
+    good = []
+    for got, x in zip(signed(out[0]), signed(case.inputs[0]), strict=True):
+        real = x / one
+        exact = math.exp(real) if real >= clip else 0.0
+        good.append(abs(got / 2.0**60 - exact) <= EXP_ERROR and (real >= clip or got == 0))
+    return good
+
+
+def _gelu(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    good = []
+    for got, x in zip(signed(out[0]), signed(case.inputs[0]), strict=True):
+        real = x / 2.0**12
+        exact = 0.5 * real * (1 + math.erf(real / math.sqrt(2)))
+        close = abs(got / 2.0**16 - exact) <= GELU_ERROR + 2.0**-16
+        good.append(close and (abs(real) < 3.3 or got == (x << 4 if x > 0 else 0)))
+    return good
+
+
+def _normalise(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    x = signed(case.inputs[0])
+    at = [sum(v >= t for t in prim.thresholds) for v in x]
+    scaled = _same(out[0], [prim.multipliers[i] * v for i, v in zip(at, x, strict=True)])
+    return scaled + _same(out[1], [prim.factors[i] for i in at])
+
+
+def _poly_truncate(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    a = prim.coefficients
+    good = []
+    for got, x in zip(unsigned(out[0]), signed(case.inputs[0]), strict=True):
+        low, rest = divmod(x, 1 << prim.f)
+        allowed = (low, low + 1) if rest else (low,)
+        values = [a[0] + y * (a[1] + y * (a[2] + y * a[3])) for y in allowed]
+        good.append(got in [v % (1 << 64) for v in values])
+    return good
+
+
+def _reveal(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    return _same(out[0], _objects(case.inputs[0]))
+
+
+_JUDGES: Mapping[str, Callable[[Case, tuple[Array, ...]], list[bool]]] = {
+    "truncate": _truncate,
+    "mul": _product,
+    "square": _square,
+    "sum_squares": _sum_squares,
+    "scale_rows": _product,
+    "matmul": _matmul,
+    "linear": _owned,
+    "affine": _owned,
+    "compare": _compare,
+    "and": _and,
+    "bit_to_ring": _bit_to_ring,
+    "select": _select,
+    "maximum": _maximum,
+    "exp": _exp,
+    "gelu": _gelu,
+    "normalise": _normalise,
+    "poly_truncate": _poly_truncate,
+    "reveal": _reveal,
+}
