@@ -109,6 +109,48 @@ class UntrustedArtifact(SecurityError):
     code = "security.untrusted"
 
 
+class SchemaError(ParameterError, ValueError):
+    """Rows, columns, labels or ids do not have the form the model was declared with.
+
+    Also a ``ValueError``, as callers of scikit-learn estimators expect.
+    """
+
+    code = "parameter.schema"
+
+
+class UnlearningError(PrivmlError):
+    """A request to learn or forget cannot be carried out; the model is unchanged."""
+
+    code = "unlearning"
+
+
+class UnknownIdError(UnlearningError, KeyError):
+    """An id is not that of a living row: never seen or already forgotten, alike."""
+
+    code = "unlearning.unknown_id"
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class DuplicateIdError(UnlearningError):
+    """An id occurs twice in one request, or a row to be learned is already there."""
+
+    code = "unlearning.duplicate_id"
+
+
+class EmptyForestError(UnlearningError):
+    """No row is left, so there is nothing to predict from."""
+
+    code = "unlearning.empty"
+
+
+class ModelUnusable(UnlearningError):
+    """A change broke off half-way; the model refuses to answer until it is fitted or loaded."""
+
+    code = "unlearning.unusable"
+
+
 class StorageError(PrivmlError):
     """A file could not be read or written durably."""
 
@@ -119,6 +161,18 @@ class Corrupt(StorageError):
     """A file does not have the content its header or checksum promises."""
 
     code = "storage.corrupt"
+
+
+class CorruptModelError(Corrupt):
+    """A saved model is damaged, or its content does not follow from its rows and key."""
+
+    code = "storage.corrupt_model"
+
+
+class ModelVersionError(StorageError):
+    """A saved model was written by a newer version of the format."""
+
+    code = "storage.model_version"
 
 
 class Full(StorageError):

@@ -144,6 +144,10 @@ class CostMeter:
         self._path, self._resumed_s = path, now
         self._scopes.setdefault(path, Tally())
 
+    def by_op(self) -> dict[str, Tally]:
+        """Return own figures by operation, see :meth:`Measured.by_name`."""
+        return self.measured().by_name()
+
     def measured(self) -> Measured:
         """Return a frozen reading; the meter goes on."""
         self._switch(self._path)

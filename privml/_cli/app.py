@@ -126,7 +126,8 @@ def serve(
     model: Model = "minilm-l6",
     identity: IdentityName = None,
     pin: Annotated[
-        list[str] | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of a client; repeatable.")
+        list[str] | None,
+        typer.Option("--pin", metavar="SHA256", help="Fingerprint of a client; repeatable."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7711,
@@ -155,14 +156,17 @@ def query(
     text: Texts = None, file: Files = None, labels: Labels = "", template: Template = None,
     truncate: Truncate = False,
     identity: IdentityName = None,
-    pin: Annotated[str | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of the server.")] = None,
+    pin: Annotated[
+        str | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of the server.")
+    ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(help="Where the server's one-off messages are kept [default: user cache]."),
     ] = None,
     used: Used = None, insecure_loopback: Insecure = False,
     connect: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds to wait for the server to answer.")
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the server to answer."),
     ] = 10.0,
     deadline: Deadline = 60.0,
     question: Annotated[Path | None, typer.Option(hidden=True)] = None,

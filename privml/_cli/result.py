@@ -59,12 +59,15 @@ def show(out: Output, found: Document) -> None:
         f"{sum(r['agree'] for r in results)} of {len(results)} with the model in the clear, "
         f"largest difference of a score {found['max_score_difference']:.1e}"
     )
+    plan, runs = found["plan"], cost["client"]["runs"]
+    planned = f"{runs * plan['predicted_s']['loopback']:.1f} s, {runs * plan['flights']} flights"
     dealt = f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s"
     out.show(answers(results, compare=True))
     out.detail(
         facts("measured", [
             ("agreement", agreement),
             *bill.client_rows(cost["client"]),
+            ("planned", planned),
             ("dealer", f"{dealt} before the query; its process has ended"),
             ("in all", f"{found['seconds']['all']:.1f} s with loading the model twice"),
             ("transport", found["transport"] + ", fresh pinned certificates"),

@@ -70,14 +70,14 @@ def run(out: Output, options: Options) -> None:
     ) as server:  # fmt: skip
         how = "in PLAINTEXT on loopback" if identity is None else "over mutual TLS"
         out.note(
-            f"listening on {options.host} port {server.port} {how}; {server.remaining} runs left",
+            f"listening on {options.host} port {server.port} {how}; runs left: {server.remaining}",
             kind="listening", port=server.port,
         )  # fmt: skip
         if identity is not None:
             out.note(f"clients pin this fingerprint: {identity.fingerprint}")
         ended = _until_signal(server, options.runs, hear=hear, out=out)
         remaining = server.remaining
-    out.note(f"{ended}: {len(bills)} runs served, {len(failed)} failed, {remaining} left")
+    out.note(f"{ended}; runs served: {len(bills)}, failed: {len(failed)}, left: {remaining}")
     out.document({
         "ok": True, "ended": ended, "served": len(bills), "failed": failed,
         "remaining": remaining, "bills": bills,

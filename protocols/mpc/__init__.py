@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from privml.protocols.mpc.endpoints import Server, connect
-
+    from privml.protocols.mpc.cache import ClientCache
     from privml.protocols.mpc.claim import SecurityClaim
     from privml.protocols.mpc.correlations.dealer import Dealt, deal
     from privml.protocols.mpc.correlations.pool import Pool, UsedLog
+    from privml.protocols.mpc.endpoints import Server, connect
     from privml.protocols.mpc.model import PrivateModel
     from privml.protocols.mpc.plan import Plan
     from privml.protocols.mpc.primitive import Cost
-    from privml.protocols.mpc.runtime import Bill, ClientCache, ClientRun, ServerRun
+    from privml.protocols.mpc.runtime import Bill, ClientRun, ServerRun
     from privml.protocols.mpc.spec import Spec
 
 _HOMES = {
@@ -33,7 +33,7 @@ _HOMES = {
     "Plan": "plan",
     "Cost": "primitive",
     "Bill": "runtime",
-    "ClientCache": "runtime",
+    "ClientCache": "cache",
     "ClientRun": "runtime",
     "ServerRun": "runtime",
     "Spec": "spec",

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from privml.errors import CorrelationExhausted, ParameterError, PrivmlError, StorageError
+from privml.protocols.mpc.cache import ClientCache
 from privml.protocols.mpc.correlations.pool import Pool, UsedLog
 from privml.protocols.mpc.plan import Plan
 from privml.protocols.mpc.runtime import (
     DEADLINE_S,
     Bill,
-    ClientCache,
     ClientRun,
     Progress,
     ServerRun,
@@ -317,7 +317,7 @@ class Server:
             text = f"internal error, please report: {type(error).__name__}: {error}"
             on_event(ServerEvent("failed", text, code="bug"))
         else:
-            text = f"{bill.online_s:.2f} s on line, {bill.flights} flights, {self.remaining} left"
+            text = f"{bill.online_s:.2f} s, {bill.flights} flights, runs left: {self.remaining}"
             on_event(ServerEvent("finished", text, bill=bill))
             return True
         return False

@@ -104,6 +104,10 @@ class Engine(ABC):
         """Name a part of the program for meters and plans."""
         return nullcontext()
 
+    def checkpoint(self) -> None:
+        """Compare what both parties saw so far; only a party has something to compare."""
+        return
+
     def need(self, x: Val, what: str, *, proved: bool = False) -> None:
         """Refuse a value that may leave the range in which truncation and comparison are exact.
 
@@ -245,6 +249,10 @@ class Executor(Engine):
     def __init__(self, ctx: Context, supply: Supply, meter: Meter | None = None) -> None:
         self.ctx, self.rank = ctx, ctx.rank
         self._supply, self._meter, self._item = supply, meter, 0
+
+    def checkpoint(self) -> None:
+        """Compare transcripts with the peer before anything is revealed."""
+        self.ctx.wire.checkpoint()
 
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Run the primitive with the peer."""

@@ -136,19 +136,22 @@ def row_power(
     Returns ``(y, g)`` whose product it is: y in (0.7, 1.01) at scale 16, g from the public bank
     at ``factor_scale``. Relative error below 2^-13 plus the rounding of g.
     """
+    shape = s.shape
+    s = e.reshape(s, prod(shape))
     e.need(Val(s.shape, s.scale, high), "row inverse")
     grid = [max(1, round(t * 2.0**s.scale)) for t in _grid(low, high)]
     mult = [max(1, round(2.0**_SPREAD / t)) for t in grid]
     undo = [gain * (m * 2.0 ** (s.scale - _SPREAD)) ** (-power) for m in mult]
     fact = [round(u * 2.0**factor_scale) for u in undo]
-    prim = Normalise(prod(s.shape), tuple(grid[1:]), tuple(mult), tuple(fact))
+    prim = Normalise(prod(shape), tuple(grid[1:]), tuple(mult), tuple(fact))
     pair = e.apply_pair(prim, s)
     v = e.result(pair[0], s.shape, scale=_SPREAD, bound=1.5)
     g = e.result(pair[1], s.shape, scale=factor_scale, bound=max(undo))
     e.need(v, "row inverse", proved=True)
-    poly = PolyTruncate(prod(s.shape), _SPREAD - _POLY, _cubic(power))
+    poly = PolyTruncate(prod(shape), _SPREAD - _POLY, _cubic(power))
     y = e.result(e.apply(poly, v), s.shape, scale=3 * _POLY + _COEF, bound=1.5)
-    return truncate(e, y, 3 * _POLY + _COEF - F, proved=True), g
+    y = truncate(e, y, 3 * _POLY + _COEF - F, proved=True)
+    return e.reshape(y, *shape), e.reshape(g, *shape)
 
 
 def scale_rows(e: Engine, x: Val, y: Val, g: Val, *, bound: float) -> Val:

@@ -39,7 +39,7 @@ class PrivateModel:
     def __init__(self, encoder: Encoder, spec: Spec | None = None) -> None:
         self.encoder = encoder
         self.spec = spec or Spec()
-        self._bounds = {name: interval.bound for name, interval in encoder.ranges().items()}
+        self._bounds: dict[str, float] | None = None
         self.public_bytes = public_part(encoder, tables=self.spec.embedding == "released")
         self.public = PublicPart.from_bytes(self.public_bytes)
         self._known: dict[str, Known] | None = None
@@ -53,6 +53,8 @@ class PrivateModel:
         ParameterError
             If a size is out of range or a value would leave the ring's safe range.
         """
+        if self._bounds is None:  # a server that has its plan never needs them
+            self._bounds = {k: v.bound for k, v in self.encoder.ranges().items()}
         plan = Plan(self.encoder.config, self.spec, rows, n, source, self._bounds, self._digest)
         _ = plan.claim, plan.cost
         return plan

@@ -162,6 +162,11 @@ class Plan:
             total += size
         return total
 
+    def public_bytes(self) -> int:
+        """Estimated bytes of the public part, which the client receives once per model."""
+        tables = 4 * self.config.hidden * (self.config.vocab + self.config.max_positions)
+        return (tables if self.spec.embedding == "released" else 0) + (1 << 20)
+
     def macs(self) -> int:
         """Multiply-adds of one clear forward pass over the batch."""
         return self.rows * multiply_adds(self.config, length=self.length)
@@ -191,6 +196,7 @@ class Plan:
             "online_mb_client_to_server": up / 1e6, "online_mb_server_to_client": down / 1e6,
             "offline_mb_per_run": self.cost.corrections / 1e6,
             "setup_mb_per_pool": self.setup_bytes() / 1e6,
+            "public_mb_once": self.public_bytes() / 1e6,
             "predicted_s": {name: round(self.predict(name), 3) for name in LINKS},
             "memory_mb": self.memory_bytes() / 1e6,
             "claim": str(self.claim), "failure_probability": self.claim.failure_prob,

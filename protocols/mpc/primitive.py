@@ -72,6 +72,9 @@ class Wire(Protocol):
     def recv(self, tag: int, *, expect: int) -> memoryview | bytes:
         """Receive one buffer: one flight."""
 
+    def checkpoint(self) -> None:
+        """Compare transcripts with the peer."""
+
 
 class Context:
     """A party's hands: opening masked values and moving buffers over one session."""

@@ -128,6 +128,7 @@ class Program:
             if out is not None:
                 running.values[node.name] = out
         last = running.values[self.ops[-1].name]
+        e.checkpoint()
         with e.scope("reveal"):
             return e.result(e.apply(Reveal(last.shape), last), last.shape, scale=last.scale,
                             bound=last.bound)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart
 from privml.errors import CorrelationExhausted, MalformedMessage, UntrustedArtifact
+from privml.meter import CostMeter
+from privml.protocols.mpc.cache import ClientCache
 from privml.protocols.mpc.correlations.pool import Pool
 from privml.protocols.mpc.correlations.supply import PoolSupply
 from privml.protocols.mpc.engine import Executor, Known, Output, Val
@@ -26,16 +27,15 @@ from privml.protocols.mpc.primitive import Context, Primitive, Words
 from privml.protocols.mpc.program import Inputs
 from privml.rng import Csprng
 from privml.session import Session
-from privml.storage import fs
-from privml.storage.files import read_file
-from privml.storage.publish import atomic_write
 from privml.transport.channel import Channel
 
 #: Correlations that are expanded before the first on-line message, in bytes.
 PREPARE_BYTES = 4 << 30
-#: Seconds that one step may take on line, and while material is prepared.
-DEADLINE_S, PREPARE_DEADLINE_S = 60.0, 600.0
-_TAG_PUBLIC, _TAG_SETUP = 1, 2
+#: Seconds that the peer may take for one step on line.
+DEADLINE_S = 60.0
+#: Slowest accepted set-up transfer, and slowest expansion of correlations, in bytes per second.
+_SETUP_RATE, _PREPARE_RATE = 1e6, 2e7
+_TAG_PUBLIC, _TAG_SETUP, _TAG_BEGIN = 1, 2, 3
 
 Progress = Callable[[str, float], None]
 
@@ -79,7 +79,8 @@ class _Run:
     ) -> None:  # fmt: skip
         self.plan, self.bill = plan, Bill()
         self._pool, self._progress, self._deadline_s = pool, progress, deadline_s
-        self._done = False
+        self._setup_s = deadline_s + (plan.setup_bytes() + plan.public_bytes()) / _SETUP_RATE
+        self._prepare_s = deadline_s + plan.cost.corrections / _PREPARE_RATE
         self.session = Session.open(
             channel, rank=self.rank, binding=self._binding(),
             offer={"cursor": pool.cursor, "runs": pool.header.runs, **offer},
@@ -107,13 +108,18 @@ class _Run:
     def _opened(self) -> Mapping[str, Words]:
         return {}
 
+    @property
+    def meter(self) -> CostMeter:
+        """Flights, bytes and seconds of this session, by operation."""
+        return self.session.meter
+
     def _online(self, supply: PoolSupply, params: Mapping[str, Known], inputs: Inputs) -> Words:
         """Prepare, then run the program; returns this party's share of the opened result."""
         began = time.perf_counter()
         self._progress("prepare", 0.0)
         supply.prepare(memory_bytes=PREPARE_BYTES)
-        self.session.checkpoint(deadline_s=PREPARE_DEADLINE_S)
-        before, start = self.session.measured().total, time.perf_counter()
+        self.session.checkpoint(deadline_s=self._prepare_s)
+        start = time.perf_counter()
         self.bill.prepare_s = start - began
         engine = _Reporting(Context(self.session), supply, self.session.meter)
         engine.report(self._progress, len(self.plan.steps))
@@ -121,7 +127,7 @@ class _Run:
         self.session.checkpoint()
         total = self.session.measured()
         self.bill.online_s = time.perf_counter() - start
-        self.bill.flights = total.total.flights - before.flights - 1
+        self.bill.flights = total.total.flights - total.total.checkpoints
         self.bill.sent = total.total.payload_sent
         self.bill.received = total.total.payload_received
         self.bill.correction_bytes = self.plan.cost.corrections
@@ -178,20 +184,21 @@ class ServerRun(_Run):
         """Send what the client lacks, run the program once, and return the bill."""
         began = time.perf_counter()
         if not self.session.peer_offer.get("has_public", 0):
-            self.session.send_blob(_TAG_PUBLIC, self._public, deadline_s=PREPARE_DEADLINE_S)
+            self._send_setup(_TAG_PUBLIC, self._public)
         if not self.session.peer_offer.get("has_setup", 0):
-            self.session.send_blob(
-                _TAG_SETUP, self._masked_weights().view(np.uint8).data,
-                deadline_s=PREPARE_DEADLINE_S,
-            )  # fmt: skip
+            self._send_setup(_TAG_SETUP, self._masked_weights().view(np.uint8).data)
         self.bill.setup_s = time.perf_counter() - began
-        self.bill.setup_bytes = self.session.measured().total.setup_sent
+        self.session.recv_blob(_TAG_BEGIN, max_bytes=0, deadline_s=self._setup_s)
         supply = self._claim()
         try:
             self._online(supply, self._params, server_inputs(self.plan))
         finally:
             supply.close()
         return self.bill
+
+    def _send_setup(self, tag: int, data: bytes | memoryview) -> None:
+        self.session.send_blob(tag, data, deadline_s=self._setup_s)
+        self.bill.setup_bytes += len(data)
 
     def _masked_weights(self) -> Words:
         """W - B of every secret operand, one after the other."""
@@ -236,8 +243,7 @@ class ClientRun(_Run):
             self._progress("setup", 0.0)
             limit = 64 * 2**20 + 8 * plan.config.hidden * (plan.config.vocab
                                                            + plan.config.max_positions + 8)
-            public = bytes(self.session.recv_blob(_TAG_PUBLIC, max_bytes=limit,
-                                                  deadline_s=PREPARE_DEADLINE_S))
+            public = bytes(self._receive_setup(_TAG_PUBLIC, limit))
             self.public = checked_public(public, plan)
             self._cache.keep_public(plan.public, public)
         else:
@@ -245,14 +251,17 @@ class ClientRun(_Run):
         if self._setup is None:
             self._progress("setup", 0.5)
             size = plan.setup_bytes()
-            raw = self.session.recv_blob(_TAG_SETUP, max_bytes=size,
-                                         deadline_s=PREPARE_DEADLINE_S)
+            raw = self._receive_setup(_TAG_SETUP, size)
             if raw.nbytes != size:
                 raise MalformedMessage(f"the set-up message has {raw.nbytes} bytes, not {size}")
             self._setup = np.frombuffer(raw, np.uint64)
             self._cache.keep_setup(self._pool.header.pool_id, raw)
         self.bill.setup_s = time.perf_counter() - began
-        self.bill.setup_bytes = self.session.measured().total.setup_received
+
+    def _receive_setup(self, tag: int, limit: int) -> memoryview:
+        raw = self.session.recv_blob(tag, max_bytes=limit, deadline_s=self._setup_s)
+        self.bill.setup_bytes += raw.nbytes
+        return raw
 
     def _opened(self) -> Mapping[str, Words]:
         out: dict[str, Words] = {}
@@ -279,6 +288,7 @@ class ClientRun(_Run):
         with _aborting(self.session):
             full = fit(self.plan, batch)
             inputs = client_inputs(self.plan, full, self.public)
+            self.session.send_blob(_TAG_BEGIN, b"")
             supply = self._claim()
             try:
                 words = self._online(supply, {n: Known() for n, _ in self.plan.secret_weights()},
@@ -286,6 +296,8 @@ class ClientRun(_Run):
             finally:
                 supply.close()
         self.close()
+        if not self._pool.remaining:
+            self._cache.forget(self._pool.header.pool_id)
         return outputs(self.plan, words, full, rows=rows)
 
 
@@ -314,39 +326,3 @@ def checked_public(data: bytes, plan: Plan) -> PublicPart:
             "model from the same server"
         )
     return part
-
-
-class ClientCache:
-    """Files a client keeps between runs; everything in it is checked again when read."""
-
-    def __init__(self, directory: Path | None) -> None:
-        self.directory = directory
-
-    def public(self, digest: str) -> bytes | None:
-        """Return the stored public part, or ``None``."""
-        return self._read(f"public-{digest[:32]}.safetensors", limit=4 << 30)
-
-    def keep_public(self, digest: str, data: bytes) -> None:
-        """Store a public part."""
-        self._write(f"public-{digest[:32]}.safetensors", data)
-
-    def setup(self, pool_id: str, size: int) -> Words | None:
-        """Return the stored set-up message of a pool, or ``None``."""
-        data = self._read(f"setup-{pool_id}.bin", limit=size)
-        if data is None or len(data) != size:
-            return None
-        return np.frombuffer(data, np.uint64)
-
-    def keep_setup(self, pool_id: str, data: memoryview) -> None:
-        """Store a pool's set-up message."""
-        self._write(f"setup-{pool_id}.bin", data)
-
-    def _read(self, name: str, *, limit: int) -> bytes | None:
-        if self.directory is None or not fs.exists(self.directory / name):
-            return None
-        return read_file(self.directory / name, limit=limit)
-
-    def _write(self, name: str, data: bytes | memoryview) -> None:
-        if self.directory is not None:
-            fs.ensure_dir(self.directory)
-            atomic_write(self.directory / name, data)

@@ -14,6 +14,7 @@ from privml.session import Session
 from privml.testing.netem import LAN, WAN, EmulatedChannel, Link, modelled_seconds
 from privml.testing.parties import run_sessions
 from privml.transport import memory, plain
+from privml.transport.channel import Channel, Counters
 
 FLIGHTS = 10
 LARGE = 1 << 20
@@ -112,3 +113,45 @@ def test_waiting_costs_no_processor_time() -> None:
     links = (EmulatedChannel(a, slow), EmulatedChannel(b, slow))
     assert all(outcome.unwrap() for outcome in run_sessions(wait, channels=links))
     assert max(used.values()) < 0.05
+
+
+class Buffering(Channel):
+    """A channel that takes bytes off its link early, as TLS does."""
+
+    def __init__(self, inner: Channel) -> None:
+        self.inner, self.kept = inner, bytearray()
+
+    @property
+    def counters(self) -> Counters:
+        return self.inner.counters
+
+    def try_send(self, data: memoryview) -> int:
+        return self.inner.try_send(data)
+
+    def try_recv_into(self, out: memoryview) -> int:
+        piece = memoryview(bytearray(1 << 16))
+        self.kept += piece[: self.inner.try_recv_into(piece)]
+        taken = bytes(self.kept[: out.nbytes])
+        del self.kept[: len(taken)]
+        out[: len(taken)] = taken
+        return len(taken)
+
+    def wait(self, *, read: bool, write: bool, timeout_s: float) -> None:
+        self.inner.wait(read=read, write=write, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_bytes_that_became_due_inside_the_wrapped_channel_are_not_waited_for() -> None:
+    a, b = memory.pair()
+    link = Link("short", 1e9, 0.02)
+    sender, receiver = EmulatedChannel(a, link), EmulatedChannel(Buffering(b), link)
+    out = memoryview(bytearray(8))
+    sender.try_send(memoryview(b"12345678"))
+    assert receiver.try_recv_into(out) == 0  # on its way, but already off the wrapped link
+    time.sleep(2 * link.rtt_s)
+    start = time.perf_counter()
+    receiver.wait(read=True, write=False, timeout_s=5.0)
+    assert time.perf_counter() - start < 1.0
+    assert (receiver.try_recv_into(out), bytes(out)) == (8, b"12345678")

@@ -223,7 +223,7 @@ def test_a_batch_larger_than_the_plan_is_refused_unspent(hosts: Hosts) -> None:
             run.execute(long)
         hosts.wait_for("failed")
         hosts.works(server)
-    assert hosts.remaining() >= RUNS - 2
+    assert hosts.remaining() == RUNS - 1
 
 
 def test_a_server_that_is_down_is_reported_in_time(hosts: Hosts) -> None:
@@ -261,7 +261,20 @@ def vanishing(patch: pytest.MonkeyPatch, at: int) -> None:
     patch.setattr(endpoints.tls, "dial", faulty)
 
 
-@pytest.mark.parametrize("at", [2, 3, 12])
+def test_a_client_that_vanishes_before_it_begins_burns_nothing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hosts.server() as server:
+        with monkeypatch.context() as patch:
+            vanishing(patch, 2)
+            with pytest.raises(PeerAborted), hosts.client(server) as run:
+                run.execute(hosts.batch())
+        assert hosts.wait_for("failed").code == "protocol.peer_aborted"
+        hosts.works(server)
+    assert hosts.remaining() == hosts.remaining("s") == RUNS - 1
+
+
+@pytest.mark.parametrize("at", [3, 12])
 def test_a_client_that_vanishes_burns_its_run_and_no_other(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""The frame that all audit scripts share: bars, report, command line, timing, links, peers."""
+"""The frame that all audit scripts share: bars, report, command line, timing, peers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 AUDITS = Path(__file__).resolve().parents[2] / "examples" / "audits"
-OURS = ("frame", "timing", "links", "machine", "peers", "peers.environments", "peers.spu_client")
+OURS = ("frame", "timing", "machine", "peers", "peers.environments", "peers.spu_client")
 
 
 @pytest.fixture
@@ -115,7 +115,9 @@ def test_values_that_are_not_finite_stay_valid_json(frame, capsys) -> None:
 
 def test_a_name_can_be_used_once(frame) -> None:
     report = frame.Report()
+    assert not report.has("a")
     report.add(frame.reported("a", 1.0, against=""))
+    assert report.has("a")
     with pytest.raises(ValueError, match="twice"):
         report.add(frame.reported("a", 2.0, against=""))
 
@@ -175,13 +177,6 @@ def test_pairs_are_interleaved_and_ratios_taken_pair_by_pair(load) -> None:
     assert both.ours.samples == (2.0, 20.0, 2.0)
     with pytest.raises(ValueError, match="repeats"):
         timing.paired(lambda: 1.0, lambda: 1.0, repeats=0)
-
-
-def test_link_model(load) -> None:
-    links = load("links")
-    seconds = links.WAN.seconds(compute_s=1.0, flights=100, nbytes=25_000_000)
-    assert seconds == pytest.approx(1.0 + 100 * 0.02 + 1.0)
-    assert links.LAN.seconds(compute_s=0.5, flights=0, nbytes=0) == 0.5
 
 
 def test_default_peer_folder_follows_the_cache_variable(load, monkeypatch, tmp_path) -> None:

@@ -1,0 +1,1 @@
+"""Forests that forget a row exactly."""

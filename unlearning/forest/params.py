@@ -1,0 +1,128 @@
+"""What defines a forest beside its rows and its key, and the checks on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from privml.errors import ParameterError
+from privml.params import check
+
+CLASSIFICATION: Final = 0
+REGRESSION: Final = 1
+
+MAX_TREES: Final = 1 << 16
+MAX_DEPTH: Final = 255
+MAX_THRESHOLDS: Final = 1 << 12
+MAX_FEATURES: Final = 1 << 20
+MAX_CLASSES: Final = 1 << 16
+MAX_SPLIT_SIZE: Final = 1 << 26
+MAX_TARGET_BITS: Final = 40
+
+
+@dataclass(frozen=True)
+class ForestParams:
+    """The parameters that the model is a function of.
+
+    Attributes
+    ----------
+    task
+        :data:`CLASSIFICATION` (0) or :data:`REGRESSION` (1).
+    n_trees
+        T, number of trees.
+    trees_per_row
+        k, number of distinct trees that hold a row, 1 <= k <= T.
+    max_depth
+        Deepest level of a node; the root has level 0.
+    n_thresholds
+        s, candidates per attribute of a node.
+    max_features
+        P, attributes per node.
+    min_samples_split
+        m, smallest node that is split.
+    n_features
+        p, number of columns.
+    n_classes
+        Number of classes, living or declared; 0 for regression.
+    target_bits
+        Fractional bits of regression targets; 0 for classification.
+    categorical
+        One flag per column: it holds category codes.
+    """
+
+    task: int
+    n_trees: int
+    trees_per_row: int
+    max_depth: int
+    n_thresholds: int
+    max_features: int
+    min_samples_split: int
+    n_features: int
+    n_classes: int
+    target_bits: int
+    categorical: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        check("forest parameters", _problems(self))
+
+    def header(self) -> tuple[int, ...]:
+        """Return the integers in the order of the canonical form."""
+        return (
+            self.task,
+            self.n_trees,
+            self.trees_per_row,
+            self.max_depth,
+            self.n_thresholds,
+            self.max_features,
+            self.min_samples_split,
+            self.n_features,
+            self.n_classes,
+            self.target_bits,
+        )
+
+
+def trees_per_row(occurrence: float, n_trees: int) -> int:
+    """Return k = ceil(occurrence * n_trees) in exact decimal arithmetic.
+
+    Binary floating point rounds 0.07 * 100 up to 8; read as the decimal it prints as, 0.07 gives 7.
+
+    Parameters
+    ----------
+    occurrence
+        q, 0 < q <= 1, read as the shortest decimal that prints it.
+    n_trees
+        T >= 1.
+
+    Raises
+    ------
+    ParameterError
+        ``occurrence`` is outside (0, 1].
+    """
+    rate = Decimal(repr(float(occurrence)))
+    if not 0 < rate <= 1:
+        raise ParameterError(f"occurrence = {occurrence!r} must lie in (0, 1]")
+    return int((rate * n_trees).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _problems(p: ForestParams) -> list[str]:
+    limits = (
+        ("task", p.task, CLASSIFICATION, REGRESSION),
+        ("n_trees", p.n_trees, 1, MAX_TREES),
+        ("trees_per_row", p.trees_per_row, 1, p.n_trees),
+        ("max_depth", p.max_depth, 0, MAX_DEPTH),
+        ("n_thresholds", p.n_thresholds, 1, MAX_THRESHOLDS),
+        ("max_features", p.max_features, 1, MAX_FEATURES),
+        ("min_samples_split", p.min_samples_split, 2, MAX_SPLIT_SIZE),
+        ("n_features", p.n_features, 1, MAX_FEATURES),
+        ("n_classes", p.n_classes, 0, MAX_CLASSES),
+        ("target_bits", p.target_bits, 0, MAX_TARGET_BITS),
+    )
+    found = [
+        f"{name} = {value} must lie in [{low}, {high}]"
+        for name, value, low, high in limits
+        if not low <= value <= high
+    ]
+    if len(p.categorical) != p.n_features:
+        found.append(f"{len(p.categorical)} categorical flags for {p.n_features} columns")
+    return found
