@@ -67,4 +67,6 @@ def test_rounding_frequency_of_one_value(value: int, f: int) -> None:
 def test_the_judge_sees_a_bias_and_a_failure() -> None:
     x = np.arange(1, 1 << 12, dtype=np.uint64)
     assert any("mean" in line for line in rounding_problems(x, x >> np.uint64(4), 4))
-    assert any("wrong" in line for line in rounding_problems(x, (x >> np.uint64(4)) + np.uint64(2), 4))
+    assert any(
+        "wrong" in line for line in rounding_problems(x, (x >> np.uint64(4)) + np.uint64(2), 4)
+    )

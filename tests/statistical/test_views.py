@@ -56,6 +56,9 @@ class RecordingWire:
     def recv(self, tag: int, *, expect: int) -> memoryview:
         return self._keep(self.session.recv(tag, expect=expect))
 
+    def checkpoint(self) -> None:
+        self.session.checkpoint()
+
 
 Views = Mapping[str, View]
 

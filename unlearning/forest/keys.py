@@ -1,7 +1,7 @@
 """The key of a forest: all its randomness, and the only secret it has.
 
-From 32 bytes K come three sub-keys by BLAKE2b: one assigns rows to trees, one keys the nodes of
-the trees, one hashes textual ids, category names and the ids in certificates.
+From 32 bytes K come four sub-keys by BLAKE2b: one assigns rows to trees, one keys the nodes of the
+trees, one hashes textual ids and the ids in certificates, one turns category names into codes.
 """
 
 from __future__ import annotations
@@ -63,8 +63,13 @@ class ForestKey:
 
     @cached_property
     def identity(self) -> bytes:
-        """Sub-key that hashes textual ids, category names and certified ids, 16 bytes."""
+        """Sub-key that hashes textual ids and the ids in certificates, 16 bytes."""
         return self._derive(b"privml.id")
+
+    @cached_property
+    def category(self) -> bytes:
+        """Sub-key that turns category names into codes, 16 bytes."""
+        return self._derive(b"privml.cat")
 
     def commitment(self) -> bytes:
         """Return 32 bytes that bind to the key and do not show it."""
@@ -73,6 +78,12 @@ class ForestKey:
     def text_digest(self, text: str) -> bytes:
         """Return the keyed 16-byte BLAKE2b of a text."""
         return hashlib.blake2b(text.encode(), key=self.identity, digest_size=16).digest()
+
+    def category_hash(self, text: str) -> int:
+        """Return 64 keyed bits of a category name."""
+        return int.from_bytes(
+            hashlib.blake2b(text.encode(), key=self.category, digest_size=8).digest(), "little"
+        )
 
     def _derive(self, person: bytes) -> bytes:
         return hashlib.blake2b(key=self.master, digest_size=SUBKEY_BYTES, person=person).digest()

@@ -1,0 +1,89 @@
+"""Evidence of one deletion."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Self
+
+import msgspec
+import rfc8785
+
+from privml.unlearning.forest.ids import Records
+from privml.unlearning.forest.keys import ForestKey
+
+FORMAT: Final = "privml-forest-certificate/1"
+ALGORITHM: Final = "dynforest/1"
+GUARANTEE: Final = (
+    "every tree is bit-identical to a fresh fit on the remaining rows with the same key and "
+    "hyper-parameters"
+)
+CONDITION: Final = (
+    "requests do not depend on what the model answered; transforms and choices made outside the "
+    "model did not use the deleted rows; earlier copies and files are destroyed by their holders"
+)
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of ``unlearn`` did.
+
+    Attributes
+    ----------
+    version_before, version_after
+        Versions of the model.
+    id_hashes
+        Keyed hashes of the forgotten ids, hex, in the order of the request.
+    rows_before, rows_after
+        Living rows.
+    classes_before, classes_after
+        Size of the class list; 0 for regression.
+    trees_visited, nodes_changed, tags_set
+        Work done: trees counted once per row, nodes with a new decision, decisions put off.
+    bytes_scrubbed, bytes_pending
+        Memory overwritten so far, and freed memory that ``purge()`` will overwrite.
+    key_commitment
+        Hash that binds to the key, hex.
+    parameters_digest
+        Hash of the hyper-parameters and declared columns, hex.
+    state_digest
+        Digest of the model after the deletion, hex, if it was asked for.
+    persisted
+        Whether a file without the rows was saved durably afterwards; set by the service.
+    """
+
+    version_before: int
+    version_after: int
+    id_hashes: tuple[str, ...]
+    rows_before: int
+    rows_after: int
+    classes_before: int
+    classes_after: int
+    trees_visited: int
+    nodes_changed: int
+    tags_set: int
+    bytes_scrubbed: int
+    bytes_pending: int
+    key_commitment: str
+    parameters_digest: str
+    state_digest: str | None = None
+    persisted: bool = False
+    format: str = FORMAT
+    algorithm: str = ALGORITHM
+    guarantee: str = GUARANTEE
+    condition: str = CONDITION
+
+    def to_json(self) -> bytes:
+        """Return canonical JSON (RFC 8785): no raw id, no duration."""
+        return rfc8785.dumps(msgspec.to_builtins(self))
+
+    def as_persisted(self) -> Self:
+        """Return the same certificate, marked as durably saved."""
+        return msgspec.structs.replace(self, persisted=True)
+
+
+def id_hashes(records: Records, key: ForestKey) -> tuple[str, ...]:
+    """Return the keyed hash of each id record, 32 hex digits each."""
+    secret = key.identity
+    return tuple(
+        hashlib.blake2b(row, key=secret, digest_size=16, person=b"privml.receipt").hexdigest()
+        for row in records.astype("<u8", copy=False).view("V24").ravel().tolist()
+    )

@@ -1,0 +1,113 @@
+"""Row ids: 64-bit integers or texts, turned into the three-word records of the forest.
+
+An integer id gives ``(0, two's complement, 0)``, a text ``(1, low, high)`` with the keyed 16-byte
+BLAKE2b of its UTF-8. So ``7`` and ``"7"`` are different ids, and no textual id is ever stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privml.errors import DuplicateIdError, SchemaError
+from privml.unlearning.forest.keys import ForestKey
+
+INTEGER: Final = 0
+TEXT: Final = 1
+_MASK: Final = (1 << 64) - 1
+_LOW, _HIGH = -(1 << 63), (1 << 63) - 1
+_KINDS: Final = "an id is an integer of 64 bits or a non-empty str"
+
+Records: TypeAlias = NDArray[np.uint64]
+"""(n, 3) uint64: type, low word, high word."""
+
+
+def encode_ids(ids: Iterable[Any], key: ForestKey) -> Records:
+    """Return the records of ``ids``, in the order given.
+
+    Parameters
+    ----------
+    ids
+        A list, array, set or index of integers (-2^63 .. 2^63 - 1) and texts, mixed if need be.
+    key
+        Key of the forest.
+
+    Returns
+    -------
+    ndarray
+        (n, 3) uint64.
+
+    Raises
+    ------
+    SchemaError
+        A single id instead of a collection, an id of another type or out of range.
+    """
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        return _integer_records(ids)
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise SchemaError(f"ids is a list of ids, not one {type(ids).__name__}; write [id]")
+    return np.array([_record(v, key) for v in ids], dtype=np.uint64).reshape(-1, 3)
+
+
+def default_ids(n: int) -> Records:
+    """Return the records of the ids 0..n-1."""
+    return _integer_records(np.arange(n))
+
+
+def require_distinct(records: Records) -> None:
+    """Raise :class:`DuplicateIdError` if a record occurs twice."""
+    if len(records) < 2:
+        return
+    ordered = records[order(records)]
+    repeated = int((ordered[1:] == ordered[:-1]).all(axis=1).sum())
+    if repeated:
+        raise DuplicateIdError(
+            f"{repeated} of {len(records)} ids repeat another of the same request; give each once"
+        )
+
+
+def order(records: Records) -> NDArray[np.intp]:
+    """Return the positions that sort records by (type, high word, low word)."""
+    return np.lexsort((records[:, 1], records[:, 2], records[:, 0]))
+
+
+def decode_ids(records: Records) -> NDArray[Any]:
+    """Return readable ids: integers as int64; a text, which is not kept, as ``"#"`` and its hash.
+
+    Returns
+    -------
+    ndarray
+        (n,) int64, or object if a textual id occurs.
+    """
+    integers = records[:, 1].astype(np.int64)
+    if not len(records) or not records[:, 0].any():
+        return integers
+    mixed = [
+        int(number) if kind == INTEGER else f"#{high:016x}{low:016x}"
+        for number, (kind, low, high) in zip(integers.tolist(), records.tolist(), strict=True)
+    ]
+    return np.array(mixed, dtype=object)
+
+
+def _integer_records(values: NDArray[Any]) -> Records:
+    if values.ndim != 1:
+        raise SchemaError(f"ids is one-dimensional, got shape {values.shape}")
+    if values.dtype.kind == "u" and len(values) and int(values.max()) > _HIGH:
+        raise SchemaError(f"{_KINDS}; an unsigned id exceeds 2^63 - 1")
+    records = np.zeros((len(values), 3), dtype=np.uint64)
+    records[:, 1] = values.astype(np.int64).view(np.uint64)
+    return records
+
+
+def _record(value: object, key: ForestKey) -> tuple[int, int, int]:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if not _LOW <= value <= _HIGH:
+            raise SchemaError(f"{_KINDS}; one is out of range")
+        return INTEGER, int(value) & _MASK, 0
+    if isinstance(value, str) and value:
+        digest = key.text_digest(value)
+        return TEXT, int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+    raise SchemaError(f"{_KINDS}, not {type(value).__name__}")
