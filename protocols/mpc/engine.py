@@ -278,4 +278,3 @@ class Known:
 
     weight: Words | None = None
     bias: Words | None = None
-

@@ -76,9 +76,7 @@ def bits(name: str, shape: tuple[int, ...]) -> Field:
     return Field(name, shape, group="xor")
 
 
-def derived(
-    name: str, shape: tuple[int, ...], *, dtype: str = "u8", group: Group = "add"
-) -> Field:
+def derived(name: str, shape: tuple[int, ...], *, dtype: str = "u8", group: Group = "add") -> Field:
     """Value that the dealer computes from the free fields."""
     return Field(name, shape, dtype, group, derived=True)
 
@@ -146,9 +144,7 @@ def clear_values(fields: tuple[Field, ...], derive: Derive, item: int, seeds: Se
 class LazyValues(Mapping[str, Array]):
     """Clear field values for the simulator, drawn when asked for."""
 
-    def __init__(
-        self, fields: tuple[Field, ...], derive: Derive, item: int, seeds: Seeds
-    ) -> None:
+    def __init__(self, fields: tuple[Field, ...], derive: Derive, item: int, seeds: Seeds) -> None:
         self._fields = {f.name: (nonce, f) for nonce, f in _numbered(fields, item)}
         self._derive, self._seeds = derive, seeds
         self._done: dict[str, Array] = {}

@@ -128,7 +128,13 @@ def _cubic(power: float) -> tuple[int, int, int, int]:
 
 
 def row_power(
-    e: Engine, s: Val, power: float, *, low: float, high: float, factor_scale: int,
+    e: Engine,
+    s: Val,
+    power: float,
+    *,
+    low: float,
+    high: float,
+    factor_scale: int,
     gain: float = 1.0,
 ) -> tuple[Val, Val]:
     """``gain * s^power`` (power -1 or -1/2) for ``low <= s <= high`` as two factors; 6 flights.
@@ -189,9 +195,7 @@ def rsqrt(e: Engine, s: Val, *, low: float, high: float) -> Val:
     return truncate(e, z.like(z.words, bound=1.1 / sqrt(low)), z.scale - F)
 
 
-def layernorm(
-    e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound: float
-) -> Val:
+def layernorm(e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound: float) -> Val:
     """LayerNorm over the last axis of ``(rows, d)`` with secret gamma and beta; 12 or 13 flights.
 
     The variance may lie anywhere between eps and the bound of x squared: the comparison bank

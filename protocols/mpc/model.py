@@ -105,9 +105,7 @@ class PrivateModel:
         seeds = Seeds((root.child(0), root.child(1)), None)
         return self.simulate(plan, batch, seeds)[0]
 
-    def simulate(
-        self, plan: Plan, batch: Encoded, seeds: Seeds
-    ) -> tuple[Output, dict[str, float]]:
+    def simulate(self, plan: Plan, batch: Encoded, seeds: Seeds) -> tuple[Output, dict[str, float]]:
         """Evaluate the integer program under given masks; also return the head-room table.
 
         With the seeds of a run this equals ``execute`` bit for bit.

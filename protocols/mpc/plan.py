@@ -86,8 +86,11 @@ class Plan:
     public: str
 
     def __post_init__(self) -> None:
-        check("plan", outside("rows", self.rows, 1, MAX_ROWS)
-              + outside("n", self.length, 1, self.config.max_positions))
+        check(
+            "plan",
+            outside("rows", self.rows, 1, MAX_ROWS)
+            + outside("n", self.length, 1, self.config.max_positions),
+        )
 
     @cached_property
     def program(self) -> Program:
@@ -232,8 +235,15 @@ class Plan:
             if raw.format != FORMAT:
                 raise MalformedMessage(f"plan format {raw.format}; this version reads {FORMAT}")
             config = EncoderConfig.from_json(rfc8785.dumps(raw.config))
-            plan = cls(config, msgspec.convert(raw.spec, Spec), raw.rows, raw.length, raw.source,
-                       raw.bounds, raw.public)
+            plan = cls(
+                config,
+                msgspec.convert(raw.spec, Spec),
+                raw.rows,
+                raw.length,
+                raw.source,
+                raw.bounds,
+                raw.public,
+            )
             _ = plan.claim
             if plan.to_json() != data:
                 raise MalformedMessage("the plan is not in canonical form")

@@ -125,8 +125,11 @@ class Context:
         raw = self.wire.recv(self._next(), expect=sum(sizes))
         out, at = [], 0
         for (shape, dtype), size in zip(like, sizes, strict=True):
-            out.append(np.frombuffer(raw, np.dtype(dtype), size // np.dtype(dtype).itemsize, at)
-                       .reshape(shape))
+            out.append(
+                np.frombuffer(raw, np.dtype(dtype), size // np.dtype(dtype).itemsize, at).reshape(
+                    shape
+                )
+            )
             at += size
         return out
 

@@ -130,8 +130,9 @@ class Program:
         last = running.values[self.ops[-1].name]
         e.checkpoint()
         with e.scope("reveal"):
-            return e.result(e.apply(Reveal(last.shape), last), last.shape, scale=last.scale,
-                            bound=last.bound)
+            return e.result(
+                e.apply(Reveal(last.shape), last), last.shape, scale=last.scale, bound=last.bound
+            )
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,9 @@ def _embed(r: Running, node: OpNode) -> Val | None:
     bias = known.bias
     if bias is not None:
         known = Known(known.weight, np.tile(bias[: p.length], (p.rows, 1)))
-    return fn.linear(e, x, known, name="embed", m=d, weight_scale=fn.F, out_scale=fn.F,
-                     bound=p.bound("embed"))
+    return fn.linear(
+        e, x, known, name="embed", m=d, weight_scale=fn.F, out_scale=fn.F, bound=p.bound("embed")
+    )
 
 
 def _layernorm(r: Running, node: OpNode) -> Val:
@@ -173,17 +175,30 @@ def _layernorm(r: Running, node: OpNode) -> Val:
         d = p.shapes[node.param("gamma")][0]
         return Val((p.rows * p.length, d), fn.F, p.bound(node.name), r.inputs.tokens)
     x = r.arg(node)
-    return fn.layernorm(e, x, r.params[node.name], name=node.name, eps=node.float_attr("eps"),
-                        bound=p.bound(node.name))
+    return fn.layernorm(
+        e,
+        x,
+        r.params[node.name],
+        name=node.name,
+        eps=node.float_attr("eps"),
+        bound=p.bound(node.name),
+    )
 
 
 def _linear(r: Running, node: OpNode) -> Val:
     p, e = r.program, r.engine
     x = r.arg(node)
     out_scale = fn.GELU_SCALE if Op.GELU in p.feeds.get(node.name, ()) else fn.F
-    return fn.linear(e, x, r.params[node.name], name=node.name, m=p.shapes[node.param("weight")][0],
-                     weight_scale=p.spec.weight_bits, out_scale=out_scale,
-                     bound=p.bound(node.name))
+    return fn.linear(
+        e,
+        x,
+        r.params[node.name],
+        name=node.name,
+        m=p.shapes[node.param("weight")][0],
+        weight_scale=p.spec.weight_bits,
+        out_scale=out_scale,
+        bound=p.bound(node.name),
+    )
 
 
 def _attention(r: Running, node: OpNode) -> Val:
@@ -193,8 +208,9 @@ def _attention(r: Running, node: OpNode) -> Val:
     prefix = node.name.rsplit(".", 1)[0]
 
     def part(i: int, order: tuple[int, ...], shape: tuple[int, ...]) -> Val:
-        return e.map(qkv, lambda x: x.reshape(b, n, 3, h, w)[:, :, i].transpose(order)
-                     .reshape(shape), shape)
+        return e.map(
+            qkv, lambda x: x.reshape(b, n, 3, h, w)[:, :, i].transpose(order).reshape(shape), shape
+        )
 
     q = part(0, (0, 2, 1, 3), (b * h, n, w))
     k = part(1, (0, 2, 3, 1), (b * h, w, n))
@@ -207,8 +223,11 @@ def _attention(r: Running, node: OpNode) -> Val:
     with e.scope("context"):
         ctx = fn.matmul(e, e.reshape(probs, b * h, n, n), v, bound=p.bound(node.name))
         ctx = fn.truncate(e, ctx, ctx.scale - fn.F)
-    return e.map(ctx, lambda x: x.reshape(b, h, n, w).transpose(0, 2, 1, 3).reshape(b * n, h * w),
-                 (b * n, h * w))
+    return e.map(
+        ctx,
+        lambda x: x.reshape(b, h, n, w).transpose(0, 2, 1, 3).reshape(b * n, h * w),
+        (b * n, h * w),
+    )
 
 
 def _mask(

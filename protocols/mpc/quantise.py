@@ -52,14 +52,10 @@ def quantise(program: Program, params: Floats) -> dict[str, Known]:
                 w[:, :third] /= sqrt(heads[node.name])
                 b[:third] /= sqrt(heads[node.name])
             bits = program.spec.weight_bits
-            known[node.name] = Known(
-                np.ascontiguousarray(encode(w, bits)), encode(b, fn.F + bits)
-            )
+            known[node.name] = Known(np.ascontiguousarray(encode(w, bits)), encode(b, fn.F + bits))
         elif node.kind == Op.LAYERNORM:
             gamma, beta = params[node.param("gamma")], params[node.param("beta")]
-            known[node.name] = Known(
-                encode(gamma, WEIGHT_SCALE), encode(beta, fn.F + WEIGHT_SCALE)
-            )
+            known[node.name] = Known(encode(gamma, WEIGHT_SCALE), encode(beta, fn.F + WEIGHT_SCALE))
         elif node.kind == Op.EMBED and program.spec.embedding == "private":
             table = np.concatenate([params[node.param("word")], params[node.param("type")]])
             scale = node.float_attr("scale")

@@ -231,8 +231,7 @@ class ClientRun(_Run):
         self._setup = cache.setup(pool.header.pool_id, plan.setup_bytes())
         public = cache.public(plan.public)
         offer = {"has_public": int(public is not None), "has_setup": int(self._setup is not None)}
-        super().__init__(channel, plan, pool, offer=offer, deadline_s=deadline_s,
-                         progress=progress)
+        super().__init__(channel, plan, pool, offer=offer, deadline_s=deadline_s, progress=progress)
         with _aborting(self.session):
             self._receive(public)
 
@@ -241,8 +240,9 @@ class ClientRun(_Run):
         plan = self.plan
         if public is None:
             self._progress("setup", 0.0)
-            limit = 64 * 2**20 + 8 * plan.config.hidden * (plan.config.vocab
-                                                           + plan.config.max_positions + 8)
+            limit = 64 * 2**20 + 8 * plan.config.hidden * (
+                plan.config.vocab + plan.config.max_positions + 8
+            )
             public = bytes(self._receive_setup(_TAG_PUBLIC, limit))
             self.public = checked_public(public, plan)
             self._cache.keep_public(plan.public, public)
@@ -291,8 +291,9 @@ class ClientRun(_Run):
             self.session.send_blob(_TAG_BEGIN, b"")
             supply = self._claim()
             try:
-                words = self._online(supply, {n: Known() for n, _ in self.plan.secret_weights()},
-                                     inputs)
+                words = self._online(
+                    supply, {n: Known() for n, _ in self.plan.secret_weights()}, inputs
+                )
             finally:
                 supply.close()
         self.close()

@@ -75,9 +75,7 @@ def test_execute_equals_simulate_and_costs_as_declared(case: int) -> None:
     n = int(np.prod(prim.shape)) if hasattr(prim, "shape") else 0
     inputs = [words((-(-n // 64),)) if isinstance(x, str) else np.asarray(x) for x in raw]
     rng = Csprng.fresh()
-    cut = [
-        split(x, rng.child(i), xor=xor_inputs(prim, i)) for i, x in enumerate(inputs)
-    ]
+    cut = [split(x, rng.child(i), xor=xor_inputs(prim, i)) for i, x in enumerate(inputs)]
     shares = (tuple(c[0] for c in cut), tuple(c[1] for c in cut))
     (y0, y1), ends = run_primitive(prim, shares, seeds)
     want = prim.simulate(LazyValues(prim.fields(), prim.derive, 0, seeds), *inputs)
@@ -111,8 +109,14 @@ def test_linear(f: int, bias: bool) -> None:
 
 def test_affine() -> None:
     prim = Affine(6, 10, 14, "g")
-    check_owner(prim, fixed_seeds(4), reals((6, 10), 16, 5.0), reals((10,), 14, 2.0),
-                reals((10,), 30, 1.0), (10,))
+    check_owner(
+        prim,
+        fixed_seeds(4),
+        reals((6, 10), 16, 5.0),
+        reals((10,), 14, 2.0),
+        reals((10,), 30, 1.0),
+        (10,),
+    )
 
 
 def check_owner(prim: Any, seeds: Any, x: Any, w: Any, b: Any, shape: tuple[int, ...]) -> None:

@@ -144,4 +144,3 @@ class RunMaterial:
         tb: TracebackType | None,
     ) -> None:
         self.close()
-

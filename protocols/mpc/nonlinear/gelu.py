@@ -166,8 +166,9 @@ class Gelu(Primitive):
         x2 = x * x
         even = _w(c4) * (x2 * x2) + _w(c2) * x2 + _w(half) * x + _w(c0)
         odd = _w(c3) * (x2 * x) + _w(c1) * x
-        low, mid, high = (ONE - (row.reshape(x.shape) >> TOP)
-                          for row in shift(x.reshape(-1), self.thresholds))
+        low, mid, high = (
+            ONE - (row.reshape(x.shape) >> TOP) for row in shift(x.reshape(-1), self.thresholds)
+        )
         poly = (low - high) * even + (mid + mid - low - high) * odd
         out = truncate.simulate(poly, masks["q"], _F)
         out += (high * x) << np.uint64(OUT_SCALE - IN_SCALE)
