@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -23,6 +23,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from privml import _native
 from privml.errors import InsecureRandomness, ParameterError, SecurityError
+
+Generator: TypeAlias = np.random.Generator
+"""Type of what :meth:`ScienceSeed.generator` returns, for annotations."""
 
 KEY_BYTES: Final = 32
 _BLOCK: Final = 16

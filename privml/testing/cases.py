@@ -8,7 +8,7 @@ over an in-process link and returns outputs, cost and both views. Inputs are con
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -166,8 +166,7 @@ def simulated(case: Case, seeds: Seeds, *, item: int = 0) -> tuple[Array, ...]:
 
 def retyped(prim: Primitive, kind: type[Primitive]) -> Primitive:
     """Return a primitive of another class with the same public fields."""
-    values = {f.name: getattr(prim, f.name) for f in fields(prim)}  # type: ignore[arg-type]
-    return kind(**values)
+    return kind(**vars(prim))
 
 
 def with_primitive(case: Case, change: Callable[[Primitive], Primitive]) -> Case:

@@ -144,6 +144,24 @@ def search(first: View, second: View, *, samples: int, alpha: float = ALPHA) -> 
     return found
 
 
+def alike(first: View, second: View, *, samples: int, alpha: float = ALPHA) -> list[str]:
+    """Compare two views that need not be uniform, such as those that end with an output.
+
+    Looks at every word, every bit and every pair of bits; returns what differs.
+    """
+    internal(list(first) == list(second), "views of one protocol have the same parts")
+    limits, few = Limits.of(alpha), min(samples, PAIR_SAMPLES)
+    found: list[str] = []
+    for name, column in first.items():
+        found += _difference(name, column, second[name], samples, limits)
+    products = []
+    for view in (first, second):
+        rows = np.concatenate([signs(c, samples)[:, :few] for c in view.values()])
+        products.append(rows @ rows.T)
+    count = int((np.abs(products[0] - products[1]) > limits.bits(2 * few)).sum())
+    return found + ([f"{count} pairs of bits depend on the secret"] if count else [])
+
+
 def _structure(view: View, n: int, limits: Limits) -> list[str]:
     """Departures of one view from joint uniformity."""
     found: list[str] = []

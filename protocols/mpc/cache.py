@@ -39,8 +39,8 @@ class ClientCache:
         """Store a public part."""
         self._write(f"public-{digest[:32]}.safetensors", data)
 
-    def setup(self, pool_id: str, size: int) -> Words | None:
-        """Return a pool's set-up message of ``size`` bytes, or ``None``.
+    def setup(self, pool_id: str, size: int) -> tuple[Words, bytes] | None:
+        """Return a pool's set-up message of ``size`` bytes and its weights' name, or ``None``.
 
         Raises
         ------
@@ -50,16 +50,17 @@ class ClientCache:
         path = self._path(f"setup-{pool_id}.bin")
         if path is None:
             return None
-        data = read_file(path, limit=size + _DIGEST_BYTES)
-        body = memoryview(data)[:size]
-        if not hmac.compare_digest(hashlib.sha256(body).digest(), data[size:]):
+        data = read_file(path, limit=size + 2 * _DIGEST_BYTES)
+        body, check = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+        whole = len(data) == size + 2 * _DIGEST_BYTES
+        if not (whole and hmac.compare_digest(hashlib.sha256(body).digest(), check)):
             raise Corrupt(f"{path} is damaged; remove it and the server will send it again")
-        return np.frombuffer(body, np.uint64)
+        return np.frombuffer(body[:size], np.uint64), bytes(body[size:])
 
-    def keep_setup(self, pool_id: str, data: memoryview) -> None:
-        """Store a pool's set-up message with its digest."""
-        digest = hashlib.sha256(data).digest()
-        self._write(f"setup-{pool_id}.bin", b"".join((data, digest)))
+    def keep_setup(self, pool_id: str, data: memoryview, *, name: bytes) -> None:
+        """Store a pool's set-up message, the name of its weights, and a digest of both."""
+        body = b"".join((data, name))
+        self._write(f"setup-{pool_id}.bin", body + hashlib.sha256(body).digest())
 
     def forget(self, pool_id: str) -> None:
         """Remove the set-up message of a pool that is spent."""

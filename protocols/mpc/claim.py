@@ -10,6 +10,11 @@ from privml.errors import ParameterError
 #: What each source of correlated randomness assumes.
 SOURCES: Final = {"dealer": "dealer(third party, off line, no collusion)"}
 
+_DEALER = (
+    "dealer: the plan (architecture, sizes, ranges) and no message; together with either party it "
+    "learns everything"
+)
+
 
 @dataclass(frozen=True)
 class SecurityClaim:
@@ -60,6 +65,6 @@ class SecurityClaim:
             "server: batch size and padded length; nothing of the text, its length or the result",
             "client: architecture, calibrated ranges, its own result",
             tables,
-            "dealer: shapes only; dealer and either party together learn everything",
+            _DEALER,
             "network: sizes and times, fixed by the plan",
         )

@@ -48,6 +48,10 @@ class Val:
     bound: float
     words: Words | None = None
 
+    def __post_init__(self) -> None:
+        if not self.shape:
+            raise ParameterError("a scalar has shape (1,) in a program, not ()")
+
     def __repr__(self) -> str:
         return f"Val(shape={self.shape}, scale={self.scale}, bound={self.bound:.4g})"
 

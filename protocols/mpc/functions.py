@@ -11,6 +11,7 @@ from math import ceil, log2, prod, sqrt
 
 import numpy as np
 
+from privml.errors import ParameterError
 from privml.protocols.mpc.arithmetic.affine import WEIGHT_SCALE, Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
 from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, SumSquares
@@ -67,7 +68,9 @@ def linear(
 
 def gelu(e: Engine, x: Val, variant: str) -> Val:
     """GELU from scale 12 to scale 16; 5 flights."""
-    e.need(x, "GELU")
+    e.need(Val(x.shape, max(F, x.scale), x.bound), "GELU")
+    if x.scale != GELU_SCALE:
+        raise ParameterError(f"GELU takes {GELU_SCALE} fractional bits, not {x.scale}")
     words = e.apply(Gelu(x.shape, variant), x)
     return e.result(words, x.shape, scale=F, bound=x.bound + QUARTICS[variant].max_err)
 
@@ -140,8 +143,11 @@ def row_power(
     """``gain * s^power`` (power -1 or -1/2) for ``low <= s <= high`` as two factors; 6 flights.
 
     Returns ``(y, g)`` whose product it is: y in (0.7, 1.01) at scale 16, g from the public bank
-    at ``factor_scale``. Relative error below 2^-13 plus the rounding of g.
+    at ``factor_scale``. Relative error below 2^-12.3 (power -1) or 2^-13 (power -1/2) plus the
+    rounding of g.
     """
+    if not 0 < low < high:
+        raise ParameterError(f"a row inverse needs 0 < low < high, got [{low:g}, {high:g}]")
     shape = s.shape
     s = e.reshape(s, prod(shape))
     e.need(Val(s.shape, s.scale, high), "row inverse")

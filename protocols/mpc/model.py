@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart, public_part
 from privml.errors import ParameterError, UntrustedArtifact
-from privml.protocols.mpc.engine import Known, Simulator
+from privml.protocols.mpc.engine import Simulator
 from privml.protocols.mpc.fields import Seeds
 from privml.protocols.mpc.inputs import client_inputs, fit, outputs
 from privml.protocols.mpc.plan import Plan
-from privml.protocols.mpc.quantise import quantise
+from privml.protocols.mpc.quantise import Weights, quantise
 from privml.protocols.mpc.spec import Spec
 from privml.rng import Csprng
 
@@ -42,7 +42,7 @@ class PrivateModel:
         self._bounds: dict[str, float] | None = None
         self.public_bytes = public_part(encoder, tables=self.spec.embedding == "released")
         self.public = PublicPart.from_bytes(self.public_bytes)
-        self._known: dict[str, Known] | None = None
+        self._known: Weights | None = None
         self._digest = self.public.digest()
 
     def plan(self, *, n: int, rows: int = 1, source: str = "dealer") -> Plan:
@@ -59,7 +59,7 @@ class PrivateModel:
         _ = plan.claim, plan.cost
         return plan
 
-    def weights(self, plan: Plan) -> dict[str, Known]:
+    def weights(self, plan: Plan) -> Weights:
         """Return the server's quantised operands.
 
         Raises

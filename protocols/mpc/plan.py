@@ -121,7 +121,7 @@ class Plan:
         """SHA-256 over the plan and every constant of its steps, 64 hex digits."""
         h = hashlib.sha256(self.to_json())
         for step in self.steps:
-            h.update(repr(step.primitive).encode() + b"\n")
+            h.update(repr(step.primitive).encode() + b"\n" + step.primitive.constants())
         return h.hexdigest()
 
     @property

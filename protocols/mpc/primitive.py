@@ -165,6 +165,10 @@ class Primitive(ABC):
     def simulate(self, masks: Shares, *inputs: Any) -> Any:
         """Compute the same function on clear ring words."""
 
+    def constants(self) -> bytes:
+        """Return public numbers that the repr only names; the plan's digest covers both."""
+        return b""
+
     def failure(self) -> float:
         """Return the failure probability of one call under the range rule; exact by default."""
         return 0.0

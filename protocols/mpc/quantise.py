@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from math import sqrt
 
 import numpy as np
@@ -17,6 +19,21 @@ from privml.protocols.mpc.primitive import Words
 from privml.protocols.mpc.program import Program
 
 Floats = Mapping[str, NDArray[np.float32]]
+
+
+class Weights(dict[str, Known]):
+    """The server's operands by operation name; not changed after it is made."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 over names and words. Guessable for a public model, so never sent as it is."""
+        h = hashlib.sha256()
+        for name in sorted(self):
+            for part in (self[name].weight, self[name].bias):
+                h.update(name.encode() + b"\0")
+                if part is not None:
+                    h.update(np.ascontiguousarray(part).view(np.uint8).data)
+        return h.digest()
 
 
 def encode(x: NDArray[np.floating], scale: int) -> Words:
@@ -35,12 +52,12 @@ def decode(words: Words, scale: int) -> NDArray[np.float64]:
     return FixedPoint(64, scale).decode(words)
 
 
-def quantise(program: Program, params: Floats) -> dict[str, Known]:
+def quantise(program: Program, params: Floats) -> Weights:
     """Return the server's operands by operation name.
 
     The 1/sqrt(head width) of the attention scores is folded into the query rows before rounding.
     """
-    known: dict[str, Known] = {}
+    known = Weights()
     heads = {n.inputs[0].name: n.int_attr("head_dim") for n in program.ops
              if n.kind == Op.ATTENTION}  # fmt: skip
     for node in program.ops:

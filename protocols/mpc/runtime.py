@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from privml.protocols.mpc.inputs import client_inputs, fit, outputs, server_inpu
 from privml.protocols.mpc.plan import Plan
 from privml.protocols.mpc.primitive import Context, Primitive, Words
 from privml.protocols.mpc.program import Inputs
+from privml.protocols.mpc.quantise import Weights
 from privml.rng import Csprng
 from privml.session import Session
 from privml.transport.channel import Channel
@@ -35,7 +37,8 @@ PREPARE_BYTES = 4 << 30
 DEADLINE_S = 60.0
 #: Slowest accepted set-up transfer, and slowest expansion of correlations, in bytes per second.
 _SETUP_RATE, _PREPARE_RATE = 1e6, 2e7
-_TAG_PUBLIC, _TAG_SETUP, _TAG_BEGIN = 1, 2, 3
+_TAG_PUBLIC, _TAG_SETUP, _TAG_BEGIN, _TAG_NAME = 1, 2, 3, 4
+_NAME_BYTES = 32
 
 Progress = Callable[[str, float], None]
 
@@ -174,7 +177,7 @@ class ServerRun(_Run):
     rank = 0
 
     def __init__(
-        self, channel: Channel, plan: Plan, pool: Pool, *, params: Mapping[str, Known],
+        self, channel: Channel, plan: Plan, pool: Pool, *, params: Weights,
         public: bytes, deadline_s: float = DEADLINE_S, progress: Progress = _silent,
     ) -> None:  # fmt: skip
         self._params, self._public = params, public
@@ -183,6 +186,9 @@ class ServerRun(_Run):
     def serve(self) -> Bill:
         """Send what the client lacks, run the program once, and return the bill."""
         began = time.perf_counter()
+        name = hmac.digest(self._setup_key(), self._params.digest, "sha256")
+        self._pool.pin(name)
+        self.session.send_blob(_TAG_NAME, name)
         if not self.session.peer_offer.get("has_public", 0):
             self._send_setup(_TAG_PUBLIC, self._public)
         if not self.session.peer_offer.get("has_setup", 0):
@@ -200,9 +206,12 @@ class ServerRun(_Run):
         self.session.send_blob(tag, data, deadline_s=self._setup_s)
         self.bill.setup_bytes += len(data)
 
+    def _setup_key(self) -> bytes:
+        return bytes.fromhex(self._pool.header.setup)
+
     def _masked_weights(self) -> Words:
         """W - B of every secret operand, one after the other."""
-        setup = Csprng(bytes.fromhex(self._pool.header.setup))
+        setup = Csprng(self._setup_key())
         parts = []
         for name, shape in self.plan.secret_weights():
             weight = self._params[name].weight
@@ -228,7 +237,9 @@ class ClientRun(_Run):
         deadline_s: float = DEADLINE_S, progress: Progress = _silent,
     ) -> None:  # fmt: skip
         self._cache = cache
-        self._setup = cache.setup(pool.header.pool_id, plan.setup_bytes())
+        kept = cache.setup(pool.header.pool_id, plan.setup_bytes())
+        self._setup: Words | None = kept[0] if kept else None
+        self._name = kept[1] if kept else b""
         public = cache.public(plan.public)
         offer = {"has_public": int(public is not None), "has_setup": int(self._setup is not None)}
         super().__init__(channel, plan, pool, offer=offer, deadline_s=deadline_s, progress=progress)
@@ -238,6 +249,12 @@ class ClientRun(_Run):
     def _receive(self, public: bytes | None) -> None:
         began = time.perf_counter()
         plan = self.plan
+        name = bytes(self.session.recv_blob(_TAG_NAME, max_bytes=_NAME_BYTES))
+        if self._setup is not None and not hmac.compare_digest(name, self._name):
+            raise UntrustedArtifact(
+                "the server has other weights than those this pool was opened with; ask for a new "
+                "pool"
+            )
         if public is None:
             self._progress("setup", 0.0)
             limit = 64 * 2**20 + 8 * plan.config.hidden * (
@@ -255,7 +272,7 @@ class ClientRun(_Run):
             if raw.nbytes != size:
                 raise MalformedMessage(f"the set-up message has {raw.nbytes} bytes, not {size}")
             self._setup = np.frombuffer(raw, np.uint64)
-            self._cache.keep_setup(self._pool.header.pool_id, raw)
+            self._cache.keep_setup(self._pool.header.pool_id, raw, name=name)
         self.bill.setup_s = time.perf_counter() - began
 
     def _receive_setup(self, tag: int, limit: int) -> memoryview:

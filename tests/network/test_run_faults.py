@@ -16,8 +16,14 @@ import pytest
 
 from privml.backbones.batch import Encoded
 from privml.backbones.loader import random_encoder
-from privml.errors import CorrelationExhausted, HandshakeMismatch, PrivmlError
+from privml.errors import (
+    CorrelationExhausted,
+    HandshakeMismatch,
+    PrivmlError,
+    UntrustedArtifact,
+)
 from privml.protocols import mpc
+from privml.protocols.mpc.quantise import quantise
 from privml.transport import memory
 from privml.transport.channel import Channel
 from privml.transport.faulty import Fault, FaultyChannel
@@ -133,4 +139,17 @@ def test_another_program_is_refused_before_anything_is_shared(world: World) -> N
     assert out == [None, None]
     assert all(isinstance(e, HandshakeMismatch) for e in errors)
     assert any("program" in str(e) for e in errors)
+    assert [pool.cursor for pool in world.pools] == before
+
+
+def test_one_pool_never_covers_two_sets_of_weights(world: World) -> None:
+    before = [pool.cursor for pool in world.pools]
+    other = random_encoder(layers=1, hidden=8, heads=2, ffn=16, vocab=30, max_positions=8, seed=4)
+    params, world.params = world.params, quantise(world.plan.program, other.params())
+    try:
+        out, errors, _ = world.attempt()
+    finally:
+        world.params = params
+    assert out == [None, None]
+    assert isinstance(errors[0], UntrustedArtifact)
     assert [pool.cursor for pool in world.pools] == before

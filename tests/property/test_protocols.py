@@ -1,4 +1,4 @@
-"""Every primitive on adversarial values: exact integers, and execute equal to simulate bit for bit."""
+"""Every primitive on adversarial values: exact integers, execute equal to simulate bit for bit."""
 
 from __future__ import annotations
 

@@ -11,15 +11,17 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from privml.protocols.mpc.arithmetic.matmul import Linear
+from privml.protocols.mpc.engine import Known
 from privml.protocols.mpc.fields import Seeds
 from privml.protocols.mpc.primitive import Wire
 from privml.rng import Csprng
 from privml.session import Session
-from privml.testing.cases import PAIRS, Case, fresh_seeds, one_party, play
+from privml.testing.cases import PAIRS, Case, fresh_seeds, one_party, play, ring
 from privml.testing.checks import HONEST, SAMPLES, queries, view
 from privml.testing.parties import run_parties
 from privml.testing.simulate import LocalSupply, split
-from privml.testing.views import Column, Limits, View, gathered, repeated, search, signs
+from privml.testing.views import Column, Limits, View, alike, gathered, repeated, search, signs
 from privml.transport import memory
 
 SESSIONS, ROWS = 50, 64
@@ -120,6 +122,25 @@ def test_no_sixteen_bytes_occur_in_two_places(
     _, messages = sessions
     assert len(messages) > 2 * SESSIONS * len(PAIRS)
     assert repeated(messages) == 0
+
+
+def client_of_a_layer(weight: int, *, honest: bool = True) -> View:
+    """The client's view of a layer and its revealed output, which is the same for all weights."""
+    x = np.tile(np.array([5 << 16, -(5 << 16)], np.int64), (SAMPLES, 1)).view(np.uint64)
+    known = Known(ring(weight, (2, 1)), ring(77 << 12, (1,)))
+    case = Case(Linear(SAMPLES, 2, 1, 12, "w"), (x,), known=known, samples=SAMPLES)
+    played = play(case, fresh_seeds())
+    share = played.outputs[0] if honest else played.outputs[0] + np.uint64(weight & 1)
+    assert np.array_equal(played.outputs[0] + played.outputs[1], ring(77, (SAMPLES, 1)))
+    view = {k: c for k, c in played.views[1].items() if k != "own.input0"}
+    return {**view, "received.result": Column(share), "own.share": Column(played.outputs[1])}
+
+
+def test_client_of_a_layer_learns_its_output_and_no_weight() -> None:
+    first, second = client_of_a_layer(1), client_of_a_layer(-(3 << 12) - 2)
+    assert alike(first, second, samples=SAMPLES) == []
+    told = client_of_a_layer(1, honest=False)
+    assert alike(told, second, samples=SAMPLES) != []
 
 
 def test_padding_bits_of_opened_planes_are_masked() -> None:

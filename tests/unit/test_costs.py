@@ -54,7 +54,7 @@ def affine(e: Engine, x: Val, known: Known) -> Val:
 FUNCTIONS: dict[str, tuple[Callable[..., Val], int, list[Any]]] = {
     "truncate": (partial(fn.truncate, f=12), 28, [(1,), (65,), (3, 7, 2)]),
     "mul": (fn.mul, 16, [((4, 5), (4, 5)), ((65,), (65,))]),
-    "matmul": (partial(fn.matmul, bound=64.0), 16, [((2, 3, 4), (2, 4, 5)), ((1, 1, 1), (1, 1, 1))]),
+    "matmul": (partial(fn.matmul, bound=64.0), 16, [((2, 3, 4), (2, 4, 5)), ((1, 1, 1),) * 2]),
     "linear": (linear, 16, [(1, 1), (5, 40)]),
     "linear to GELU": (partial(linear, out_scale=12), 16, [(5, 40)]),
     "linear without truncation": (partial(linear, out_scale=28), 16, [(5, 40)]),

@@ -249,6 +249,22 @@ def test_values_without_head_room_are_refused() -> None:
     fn.truncate(Planner(), big.like_bound(2.0**15), 8)
 
 
+def test_exp_refuses_a_scale_that_cuts_a_chunk() -> None:
+    with pytest.raises(ParameterError):
+        fn.exp_nonpositive(Planner(), Val((4,), 18, 2.0))
+
+
+def test_gelu_refuses_values_that_leave_the_ring_at_its_output_scale() -> None:
+    with pytest.raises(ParameterError):
+        fn.gelu(Planner(), Val((4,), fn.GELU_SCALE, 2.0**47.5), "ring4")
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+def test_an_empty_interval_is_refused(low: float, high: float) -> None:
+    with pytest.raises(ParameterError):
+        fn.reciprocal(Planner(), Val((4,), 16, 1.0), low=low, high=high)
+
+
 def test_scales_never_mix() -> None:
     with pytest.raises(ParameterError, match="scales"):
         Planner().add(Val((1,), 16, 1.0), Val((1,), 12, 1.0))

@@ -240,7 +240,6 @@ def test_a_batch_that_does_not_fit_spends_nothing(pools: Pools, tmp_path: Path) 
         fit(pools.plan, batch)
 
 
-@pytest.mark.xfail(strict=True, reason="no digest of the weights is kept with a pool")
 @pytest.mark.parametrize("second_cache", ["first", "second"])
 @pytest.mark.parametrize("pools", ["mean", "classifier"], indirect=True)
 def test_other_weights_are_refused_for_a_pool_in_use(
@@ -263,7 +262,6 @@ def test_other_weights_are_refused_for_a_pool_in_use(
     assert isinstance(errors[0], PrivmlError)
 
 
-@pytest.mark.xfail(strict=True, reason="the plan's digest covers names of approximations only")
 def test_the_digest_binds_the_numbers_of_an_approximation(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = model("mean", rows=1, length=3)
     before = tiny.plan.digest

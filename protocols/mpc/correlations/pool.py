@@ -199,6 +199,11 @@ class Pool:
             raise Corrupt(f"the setup material of {self._file.path} is damaged; deal a new pool")
         return memoryview(out)
 
+    def pin(self, name: bytes) -> None:
+        """Tie the pool to the weights called ``name``, see :meth:`UsedLog.pin`."""
+        self._check_usable()
+        self._used.pin(self._key, name)
+
     def claim(self, index: int) -> RunMaterial:
         """Spend run ``index`` and every run below it for ever, and return its material.
 

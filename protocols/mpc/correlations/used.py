@@ -22,8 +22,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from privml.errors import CorrelationExhausted, ParameterError
+from privml.errors import CorrelationExhausted, ParameterError, UntrustedArtifact
 from privml.storage import fs
+from privml.storage.files import read_file
+from privml.storage.publish import atomic_write
 
 _MAGIC = b"PVMLUSED"
 _BODY = struct.Struct("<8sII16sQQ48x")
@@ -108,6 +110,27 @@ class UsedLog:
                     f"the next one is {last.next_index}"
                 )
             fs.durable_append(file, _encode(key, next_index))
+
+    def pin(self, key: PoolKey, name: bytes) -> None:
+        """Tie the pool to one set of weights on the first call; refuse any other afterwards.
+
+        Two matrices opened under one mask would give away their difference.
+
+        Raises
+        ------
+        UntrustedArtifact
+            The pool was opened for other weights.
+        """
+        with ExitStack() as stack:
+            self._locked(key, stack)
+            path = self.directory / f"{key.pool_id}-{key.rank}.weights"
+            if not fs.exists(path):
+                atomic_write(path, name, replace=False)
+            elif not hmac.compare_digest(read_file(path, limit=len(name)), name):
+                raise UntrustedArtifact(
+                    f"pool {key.pool_id[:8]} was opened for other weights than the loaded ones; "
+                    "its mask must not cover two models: deal a new pool"
+                )
 
     def _locked(self, key: PoolKey, stack: ExitStack) -> fs.File:
         if not re.fullmatch(r"[0-9a-f]{32}", key.pool_id) or key.rank not in (0, 1):

@@ -29,11 +29,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from privml.errors import ParameterError
 from privml.protocols.mpc.boolean.compare import Signs, full_onehot, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.nonlinear.tables import FIELD, exp_fall, exp_late, exp_rise
+from privml.protocols.mpc.nonlinear.tables import FIELD, digest, exp_fall, exp_late, exp_rise
 from privml.protocols.mpc.ops import chunk_compare
 from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
 
@@ -41,6 +42,8 @@ from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, W
 CLIP = 15.5
 #: Scale of the result.
 OUT_SCALE = 60
+#: Largest shift: the field's five chunks stay below the short top chunk.
+MAX_SHIFT = 40
 _CHUNKS = 5
 
 
@@ -51,6 +54,16 @@ class Exp(Primitive):
     shape: tuple[int, ...]
     shift: int
     name: ClassVar[str] = "exp"
+
+    def __post_init__(self) -> None:
+        if self.shift % 4 or not 0 <= self.shift <= MAX_SHIFT:
+            raise ParameterError(
+                f"exp takes 16 to {16 + MAX_SHIFT} fractional bits in steps of 4, not "
+                f"{16 + self.shift}; rescale its input"
+            )
+
+    def constants(self) -> bytes:
+        return digest()
 
     @property
     def signs(self) -> Signs:

@@ -73,6 +73,9 @@ class Gelu(Primitive):
     variant: str = "ring4"
     name: ClassVar[str] = "gelu"
 
+    def constants(self) -> bytes:
+        return repr(QUARTICS[self.variant].integers()).encode()
+
     @property
     def signs(self) -> Signs:
         """Comparisons with -T, 0 and T."""
