@@ -26,6 +26,7 @@ from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.correlations.run import RunMaterial
 from privml.protocols.mpc.correlations.supply import PoolSupply
+from privml.protocols.mpc.correlations.tags import Tagger, tagged
 from privml.protocols.mpc.engine import Engine, Executor, Known, Planner, Simulator, Step, Val
 from privml.protocols.mpc.fields import Seeds, corrections, setup_mask
 from privml.protocols.mpc.inputs import client_inputs, server_inputs
@@ -90,12 +91,13 @@ def make_supply(
 ) -> PoolSupply:
     """Deal in memory and return one party's supply for the steps of a plan."""
     seeds, parts = keys.seeds, []
+    tags = Tagger(seeds.runs[1])
     opened: dict[str, Words] = {}
     for item, step in enumerate(steps):
         prim = step.primitive
         if rank == 1:
             dealt = corrections(prim.fields(), prim.derive, item, seeds)
-            parts += [np.ascontiguousarray(part).tobytes() for part in dealt]
+            parts += [bytes(piece) for piece in tagged(dealt, tags)]
         if isinstance(prim, Linear | Affine):
             opened[prim.weight] = masked_weight(prim.weight, params, keys)
     material = MemoryMaterial(keys.runs[rank], b"".join(parts))

@@ -113,8 +113,11 @@ def in_two_threads(job: Callable[[int], Any]) -> tuple[Any, Any]:
     threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in (0, 1)]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join(timeout=120)
+    for _ in range(2400):
+        if errors or not any(t.is_alive() for t in threads):
+            break  # after an error the other party may wait for a message that never comes
+        threads[0].join(timeout=0.05 if threads[0].is_alive() else 0)
+        threads[1].join(timeout=0.05 if threads[1].is_alive() else 0)
     if errors:
         raise errors[0]
     return out[0], out[1]

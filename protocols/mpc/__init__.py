@@ -1,7 +1,7 @@
 """Two-party inference over additive secret sharing: one model, three modes.
 
-``PrivateModel`` holds the weights and plans, simulates and serves; ``connect`` opens the client's
-side of one run. The client's modules never load torch.
+``PrivateModel`` holds the weights, plans and simulates; ``Server`` serves it; ``connect`` opens the
+client's side of one run. The client's modules never load torch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privml.protocols.mpc.primitive import Cost
     from privml.protocols.mpc.runtime import Bill, ClientRun, ServerRun
     from privml.protocols.mpc.spec import Spec
+    from privml.transport.identity import Identity
 
 _HOMES = {
     "SecurityClaim": "claim",
@@ -38,6 +39,7 @@ _HOMES = {
     "ServerRun": "runtime",
     "Spec": "spec",
 }
+_ELSEWHERE = {"Identity": "privml.transport.identity"}
 
 __all__ = [
     "Bill",
@@ -45,6 +47,7 @@ __all__ = [
     "ClientRun",
     "Cost",
     "Dealt",
+    "Identity",
     "Plan",
     "Pool",
     "PrivateModel",
@@ -59,7 +62,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    home = _ELSEWHERE.get(name) or (f"{__name__}.{_HOMES[name]}" if name in _HOMES else None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found: object = getattr(import_module(home), name)
     return found

@@ -50,8 +50,8 @@ class SecurityClaim:
     def failure(self) -> str:
         """Failure probability in words, with its condition."""
         return (
-            f"{self.failure_prob:g} per inference (masked truncation and comparison are exact "
-            "while values stay inside the calibrated ranges plus 2 bits)"
+            f"{self.failure_prob:g} per inference while values stay inside the calibrated ranges "
+            "plus 2 bits"
         )
 
     def leakage(self) -> tuple[str, ...]:

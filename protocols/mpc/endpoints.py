@@ -19,6 +19,7 @@ from privml.protocols.mpc.runtime import (
     ClientRun,
     Progress,
     ServerRun,
+    pin_weights,
 )
 from privml.transport import plain, tls
 from privml.transport.channel import Channel
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from privml.protocols.mpc.model import PrivateModel
 
 #: Seconds a client waits for a server to answer at all.
-CONNECT_S = 10.0
-_ACCEPT_S, _POLL_S = 10.0, 0.25
+CONNECT_S = 30.0
+#: Seconds a server gives one caller to authenticate; longer would let idle callers block others.
+_ACCEPT_S, _POLL_S = 3.0, 0.25
 
 
 def _silent(stage: str, fraction: float) -> None:
@@ -252,6 +254,7 @@ class Server:
         with ExitStack() as stack:
             self._pool = _open_pool(Path(pool), plan, 0, used)
             stack.callback(self._pool.close)
+            pin_weights(self._pool, self._params)
             if insecure_loopback:
                 self._listener: plain.Listener | tls.Listener = plain.listen(
                     host, port, insecure_loopback=insecure_loopback
@@ -312,22 +315,26 @@ class Server:
         except StorageError:
             raise
         except PrivmlError as error:
-            on_event(ServerEvent("failed", str(error), code=error.code))
+            on_event(ServerEvent("failed", f"{error}; {self._left()}", code=error.code))
         except Exception as error:  # noqa: BLE001 - no client may stop the server
-            text = f"internal error, please report: {type(error).__name__}: {error}"
+            text = f"internal error, please report: {type(error).__name__}: {error}; {self._left()}"
             on_event(ServerEvent("failed", text, code="bug"))
         else:
-            text = f"{bill.online_s:.2f} s, {bill.flights} flights, runs left: {self.remaining}"
+            text = f"{bill.online_s:.2f} s, {bill.flights} flights; {self._left()}"
             on_event(ServerEvent("finished", text, bill=bill))
             return True
         return False
+
+    def _left(self) -> str:
+        return f"runs left: {self.remaining}"
 
     def _one(self, on_event: Callable[[ServerEvent], None], progress: Progress) -> Bill:
         channel = self._listener.accept(_ACCEPT_S)
         with ExitStack() as stack:
             stack.callback(channel.close)
-            who = (channel.peer_fingerprint or "without a certificate")[:16]
-            on_event(ServerEvent("accepted", f"client {who}"))
+            pin = channel.peer_fingerprint
+            who = f"client {pin[:16]}" if pin else "a client without a certificate"
+            on_event(ServerEvent("accepted", who))
             run = ServerRun(channel, self.plan, self._pool, params=self._params,
                             public=self._public, deadline_s=self._deadline_s,
                             progress=progress)  # fmt: skip

@@ -18,7 +18,7 @@ from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, SumSquares
 from privml.protocols.mpc.arithmetic.truncate import Truncate
 from privml.protocols.mpc.boolean.compare import Compare
 from privml.protocols.mpc.boolean.logic import BitToRing
-from privml.protocols.mpc.engine import Engine, Known, Val
+from privml.protocols.mpc.engine import HEADROOM_BITS, Engine, Known, Val
 from privml.protocols.mpc.nonlinear import exp as exp_mod
 from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.nonlinear.gelu import IN_SCALE, QUARTICS, Gelu
@@ -201,17 +201,23 @@ def rsqrt(e: Engine, s: Val, *, low: float, high: float) -> Val:
     return truncate(e, z.like(z.words, bound=1.1 / sqrt(low)), z.scale - F)
 
 
-def layernorm(e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound: float) -> Val:
+def layernorm(
+    e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound: float,
+    variance: float | None = None,
+) -> Val:  # fmt: skip
     """LayerNorm over the last axis of ``(rows, d)`` with secret gamma and beta; 12 or 13 flights.
 
-    The variance may lie anywhere between eps and the bound of x squared: the comparison bank
-    covers the range, so no calibration is needed here.
+    ``variance`` is the calibrated bound of the row variance; without it the bound of x squared
+    serves. A row may have up to 4^HEADROOM_BITS times that variance, down to 2^-20: the comparison
+    bank covers the whole range.
     """
     rows, d = x.shape
+    x = x.like_bound(max(x.bound, 2.0**-8))
     total = e.row_sum(x, bound=x.bound * d)
     mean = truncate(e, e.scaled(total, round(2.0**30 / d), more_scale=30), 30)
     centred = e.sub(x, e.reshape(mean, rows, 1))
-    sumsq_bound = d * x.bound**2
+    usual = x.bound**2 if variance is None else max(variance, 2.0**-16)
+    sumsq_bound = d * usual * 4.0**HEADROOM_BITS
     words = e.apply(SumSquares(rows, d), centred)
     sumsq = e.result(words, (rows,), scale=2 * x.scale, bound=sumsq_bound)
     floor = max(1, round(d * eps * 2.0**sumsq.scale))
@@ -219,7 +225,7 @@ def layernorm(e: Engine, x: Val, affine: Known, *, name: str, eps: float, bound:
     high = 2 * sumsq_bound
     spare = ceil(log2(high)) + sumsq.scale - 48
     if spare > 0:
-        sumsq = truncate(e, sumsq, spare)
+        sumsq = truncate(e, sumsq, spare, proved=True)  # the bound has its head-room inside
     low = max(d * eps, d * 2.0**-20, 2.0 ** (8 - sumsq.scale))
     y, g = row_power(e, sumsq, -0.5, low=low, high=high, factor_scale=18, gain=sqrt(d))
     unit = scale_rows(e, centred, y, g, bound=sqrt(d))

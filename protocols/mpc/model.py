@@ -54,7 +54,9 @@ class PrivateModel:
             If a size is out of range or a value would leave the ring's safe range.
         """
         if self._bounds is None:  # a server that has its plan never needs them
-            self._bounds = {k: v.bound for k, v in self.encoder.ranges().items()}
+            ranges = self.encoder.ranges()
+            lows = {f"{k}.low": v.low for k, v in ranges.items() if k.endswith(".var")}
+            self._bounds = {k: v.bound for k, v in ranges.items()} | lows
         plan = Plan(self.encoder.config, self.spec, rows, n, source, self._bounds, self._digest)
         _ = plan.claim, plan.cost
         return plan

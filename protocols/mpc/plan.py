@@ -8,6 +8,7 @@ from it, and its digest is bound in the handshake and in every pool.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from privml.params import check, outside
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.claim import SecurityClaim
+from privml.protocols.mpc.correlations.tags import TAG_BYTES
 from privml.protocols.mpc.engine import Known, Planner, Step
 from privml.protocols.mpc.primitive import Cost
 from privml.protocols.mpc.program import Inputs, Program
@@ -33,6 +35,7 @@ from privml.storage.files import read_file
 from privml.storage.publish import atomic_write
 
 FORMAT = 1
+_DIGEST = re.compile("[0-9a-f]{64}")
 MAX_PLAN_BYTES = 4 << 20
 MAX_ROWS = 4096
 
@@ -44,6 +47,10 @@ LINKS: Mapping[str, tuple[float, float]] = {
 }
 #: Rough compute rates behind predictions: multiply-adds and correction bytes per second.
 _MACS_PER_S, _CORRECTIONS_PER_S, _FLIGHT_S = 6e9, 4.5e8, 150e-6
+#: Measured shape of peak memory: fixed parts (the server has torch), and bytes of expanded
+#: correlations for each byte dealt, up to a limit; the server's is the runtime's PREPARE_BYTES.
+_SERVER_BASE, _CLIENT_BASE = 250e6, 90e6
+_SERVER_EXPANDED, _CLIENT_EXPANDED = (1.27, 4 * 2.0**30), (0.38, 0.8e9)
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,7 +96,8 @@ class Plan:
         check(
             "plan",
             outside("rows", self.rows, 1, MAX_ROWS)
-            + outside("n", self.length, 1, self.config.max_positions),
+            + outside("n", self.length, 1, self.config.max_positions)
+            + ([] if _DIGEST.fullmatch(self.public) else ["public must be 64 hex digits"]),
         )
 
     @cached_property
@@ -165,6 +173,11 @@ class Plan:
             total += size
         return total
 
+    def pool_bytes(self) -> int:
+        """Bytes of one run in the client's pool: the corrections and a tag behind each."""
+        count = sum(f.derived for step in self.steps for f in step.primitive.fields())
+        return self.cost.corrections + TAG_BYTES * count
+
     def public_bytes(self) -> int:
         """Estimated bytes of the public part, which the client receives once per model."""
         tables = 4 * self.config.hidden * (self.config.vocab + self.config.max_positions)
@@ -186,22 +199,40 @@ class Plan:
         wire = 8 * max(self.cost.sent) / bandwidth
         return compute + self.cost.flights * (_FLIGHT_S + rtt / 2) + wire
 
-    def memory_bytes(self) -> int:
-        """Estimated peak memory of the client: prepared correlations, W - B and activations."""
-        return 3 * self.cost.corrections + self.setup_bytes() + 200 * 2**20
+    def memory_bytes(self) -> tuple[int, int]:
+        """Estimated peak memory of server and client, within 6 % of what was measured.
+
+        The server: expanded correlations, weights as floats and as words, torch. The client: its
+        pool file, which is mapped, correlations expanded beyond it, W - B, tables and inputs.
+        """
+        dealt = self.cost.corrections
+        factor, limit = _SERVER_EXPANDED
+        server = min(factor * dealt, limit) + _SERVER_BASE
+        server += 2 * self.setup_bytes() + 2 * self.public_bytes()
+        factor, limit = _CLIENT_EXPANDED
+        client = dealt + min(factor * dealt, limit) + _CLIENT_BASE
+        client += self.setup_bytes() + self.public_bytes() + self._input_bytes()
+        return int(server), int(client)
+
+    def _input_bytes(self) -> int:
+        """Bytes of the client's inputs and of its share of them."""
+        released = self.spec.embedding == "released"
+        width = self.config.hidden if released else self.config.vocab + self.config.type_vocab
+        return 2 * 8 * self.rows * self.length * width
 
     def summary(self) -> dict[str, Any]:
         """Return the bill, the claim and the leakage as plain values."""
         up, down = self.cost.sent[1], self.cost.sent[0]
+        server, client = self.memory_bytes()
         return {
             "model": self.config.name, "rows": self.rows, "length": self.length,
             "flights": self.cost.flights,
             "online_mb_client_to_server": up / 1e6, "online_mb_server_to_client": down / 1e6,
             "offline_mb_per_run": self.cost.corrections / 1e6,
             "setup_mb_per_pool": self.setup_bytes() / 1e6,
-            "public_mb_once": self.public_bytes() / 1e6,
+            "setup_mb_per_model": self.public_bytes() / 1e6,
             "predicted_s": {name: round(self.predict(name), 3) for name in LINKS},
-            "memory_mb": self.memory_bytes() / 1e6,
+            "memory_mb_server": server / 1e6, "memory_mb_client": client / 1e6,
             "claim": str(self.claim), "failure_probability": self.claim.failure_prob,
             "failure_condition": self.claim.failure,
             "leakage": list(self.leakage), "digest": self.digest,

@@ -23,6 +23,8 @@ from privml.protocols.mpc.spec import Spec
 
 #: Score that a padded key gets relative to the smallest real one; exp clips at -15.5.
 _PAD_MARGIN = 16.5
+#: Smallest variance that LayerNorm can resolve: a standard deviation of 64 units of 2^-16.
+_VARIANCE_FLOOR = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,26 @@ def _layernorm(r: Running, node: OpNode) -> Val:
         d = p.shapes[node.param("gamma")][0]
         return Val((p.rows * p.length, d), fn.F, p.bound(node.name), r.inputs.tokens)
     x = r.arg(node)
+    low = p.bounds.get(f"{x_name(node)}.var.low")
+    if low is not None and low < _VARIANCE_FLOOR:
+        raise ParameterError(
+            f"the rows of {x_name(node)} vary too little (variance {low:.3g}) for {fn.F} fraction "
+            "bits: LayerNorm would amplify rounding errors; rescale the layer before it"
+        )
     return fn.layernorm(
         e,
         x,
         r.params[node.name],
         name=node.name,
         eps=node.float_attr("eps"),
+        variance=p.bounds.get(f"{x_name(node)}.var"),
         bound=p.bound(node.name),
     )
+
+
+def x_name(node: OpNode) -> str:
+    """Name of a node's first input."""
+    return node.inputs[0].name
 
 
 def _linear(r: Running, node: OpNode) -> Val:
@@ -235,7 +249,7 @@ def _mask(
 ) -> Val:
     """Push padded keys below the clip of exp, on the client's share."""
     b, h, n = dims
-    drop = 2 * limit + _PAD_MARGIN
+    drop = 8 * limit + _PAD_MARGIN  # scores may reach 4 limits either way
     words = scores.words
     if words is not None and padding is not None:
         amount = np.uint64(int(drop * 2.0**scores.scale))

@@ -171,6 +171,19 @@ class _Reporting(Executor):
         return out
 
 
+def pin_weights(pool: Pool, weights: Weights) -> bytes:
+    """Tie the server's pool to these weights for ever; return their name under its set-up key.
+
+    Raises
+    ------
+    UntrustedArtifact
+        The pool was opened for other weights.
+    """
+    name = hmac.digest(bytes.fromhex(pool.header.setup), weights.digest, "sha256")
+    pool.pin(name)
+    return name
+
+
 class ServerRun(_Run):
     """The server's side of one run over one channel."""
 
@@ -186,8 +199,7 @@ class ServerRun(_Run):
     def serve(self) -> Bill:
         """Send what the client lacks, run the program once, and return the bill."""
         began = time.perf_counter()
-        name = hmac.digest(self._setup_key(), self._params.digest, "sha256")
-        self._pool.pin(name)
+        name = pin_weights(self._pool, self._params)
         self.session.send_blob(_TAG_NAME, name)
         if not self.session.peer_offer.get("has_public", 0):
             self._send_setup(_TAG_PUBLIC, self._public)

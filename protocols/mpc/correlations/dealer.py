@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from privml.errors import ParameterError
 from privml.protocols.mpc.correlations.pool import PoolHeader, PoolWriter
+from privml.protocols.mpc.correlations.tags import Tagger, tagged
 from privml.protocols.mpc.fields import Seeds, corrections
 from privml.protocols.mpc.plan import Plan
 from privml.rng import Csprng
@@ -67,7 +66,7 @@ def deal(
     began = time.perf_counter()
     root = Csprng.fresh()
     pool_id, setup = root.child("pool").token(16).hex(), root.child("setup").token(32)
-    size = plan.cost.corrections
+    size = plan.pool_bytes()
     headers = [
         PoolHeader(pool_id=pool_id, plan_digest=plan.digest, rank=rank, runs=runs,
                    correction_bytes=rank * size, setup=setup.hex() if rank == 0 else "",
@@ -90,9 +89,10 @@ def _deal_run(
     plan: Plan, seeds: Seeds, out: PoolWriter, progress: Progress | None, run: int, runs: int
 ) -> None:
     count = len(plan.steps)
+    tags = Tagger(seeds.runs[1])
     for item, step in enumerate(plan.steps):
         prim = step.primitive
-        for part in corrections(prim.fields(), prim.derive, item, seeds):
-            out.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        for piece in tagged(corrections(prim.fields(), prim.derive, item, seeds), tags):
+            out.append(piece)
         if progress is not None:
             progress(run * count + item + 1, runs * count)

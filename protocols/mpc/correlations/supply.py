@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from privml.errors import CorrelationExhausted
+from privml.errors import CorrelationExhausted, Corrupt
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.correlations.run import RunMaterial
+from privml.protocols.mpc.correlations.tags import TAG_BYTES, Tagger
 from privml.protocols.mpc.engine import Step
 from privml.protocols.mpc.fields import Seeds, Shares, expand
 from privml.protocols.mpc.primitive import Primitive, Words
@@ -37,7 +39,9 @@ class PoolSupply:
     ) -> None:  # fmt: skip
         self._rank, self._material, self._steps = rank, material, steps
         self._opened = opened or {}
-        self._seeds = Seeds.of_party(rank, Csprng(material.seed), None)
+        own = Csprng(material.seed)
+        self._seeds = Seeds.of_party(rank, own, None)
+        self._tags = Tagger(own)
         self._ready: deque[Shares] = deque()
         self._made = 0
         self._taken = 0
@@ -54,11 +58,18 @@ class PoolSupply:
     def _make(self) -> Shares:
         item, prim = self._made, self._steps[self._made].primitive
         self._made += 1
-        read = self._material.read if self._rank == 1 else None
+        read = self._read if self._rank == 1 else None
         shares = expand(prim.fields(), item, self._rank, self._seeds, read)
         if self._rank == 1 and isinstance(prim, Linear | Affine):
             shares = {**shares, "z1": prim.prepare(shares, self._opened[prim.weight])}
         return shares
+
+    def _read(self, nbytes: int) -> memoryview:
+        """Read corrections and check the dealer's tag behind them."""
+        data = self._material.read(nbytes)
+        if not hmac.compare_digest(self._material.read(TAG_BYTES), self._tags.next(data)):
+            raise Corrupt("the pool's corrections are damaged; the run is spent, deal a new pool")
+        return data
 
     def take(self, prim: Primitive, item: int) -> Shares:
         """Return the shares of the next item; anything else than the planned order is refused."""

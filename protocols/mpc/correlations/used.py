@@ -24,11 +24,10 @@ from pathlib import Path
 
 from privml.errors import CorrelationExhausted, ParameterError, UntrustedArtifact
 from privml.storage import fs
-from privml.storage.files import read_file
-from privml.storage.publish import atomic_write
 
 _MAGIC = b"PVMLUSED"
-_BODY = struct.Struct("<8sII16sQQ48x")
+_BODY = struct.Struct("<8sII16sQQ32s16x")
+_NO_NAME = bytes(32)
 _RECORD_BYTES = _BODY.size + 32
 _VERSION = 1
 
@@ -82,7 +81,7 @@ class UsedLog:
                     "it is a copy from elsewhere, or the log was removed; deal a new pool"
                 )
             else:
-                fs.durable_append(file, _encode(key, 0))
+                fs.durable_append(file, _encode(key, 0, _NO_NAME))
             if not opened_before:
                 fs.sync_dirs(self.directory)
             return last.next_index if last is not None else 0
@@ -109,12 +108,13 @@ class UsedLog:
                     f"run {next_index - 1} of pool {key.pool_id[:8]} was handed out before; "
                     f"the next one is {last.next_index}"
                 )
-            fs.durable_append(file, _encode(key, next_index))
+            fs.durable_append(file, _encode(key, next_index, last.name))
 
     def pin(self, key: PoolKey, name: bytes) -> None:
         """Tie the pool to one set of weights on the first call; refuse any other afterwards.
 
-        Two matrices opened under one mask would give away their difference.
+        Two matrices opened under one mask would give away their difference. The name (32 bytes)
+        stands in the same records as the spent runs, so that losing one is losing both.
 
         Raises
         ------
@@ -122,11 +122,16 @@ class UsedLog:
             The pool was opened for other weights.
         """
         with ExitStack() as stack:
-            self._locked(key, stack)
-            path = self.directory / f"{key.pool_id}-{key.rank}.weights"
-            if not fs.exists(path):
-                atomic_write(path, name, replace=False)
-            elif not hmac.compare_digest(read_file(path, limit=len(name)), name):
+            file = self._locked(key, stack)
+            last = _last(file, key)
+            if last is None or len(name) != len(_NO_NAME):
+                raise CorrelationExhausted(
+                    f"the log of used pools lost pool {key.pool_id[:8]}; deal a new pool"
+                )
+            _refuse_copy(last, key)
+            if last.name == _NO_NAME:
+                fs.durable_append(file, _encode(key, last.next_index, name))
+            elif not hmac.compare_digest(last.name, name):
                 raise UntrustedArtifact(
                     f"pool {key.pool_id[:8]} was opened for other weights than the loaded ones; "
                     "its mask must not cover two models: deal a new pool"
@@ -145,6 +150,7 @@ class UsedLog:
 class _Record:
     next_index: int
     inode: int
+    name: bytes
 
 
 def default_directory() -> Path:
@@ -154,8 +160,9 @@ def default_directory() -> Path:
     return base / "privml" / "used"
 
 
-def _encode(key: PoolKey, next_index: int) -> bytes:
-    body = _BODY.pack(_MAGIC, _VERSION, key.rank, bytes.fromhex(key.pool_id), key.inode, next_index)
+def _encode(key: PoolKey, next_index: int, name: bytes) -> bytes:
+    pool = bytes.fromhex(key.pool_id)
+    body = _BODY.pack(_MAGIC, _VERSION, key.rank, pool, key.inode, next_index, name)
     return body + hashlib.sha256(body).digest()
 
 
@@ -166,9 +173,9 @@ def _last(file: fs.File, key: PoolKey) -> _Record | None:
         body, check = record[: _BODY.size], record[_BODY.size :]
         if not hmac.compare_digest(hashlib.sha256(body).digest(), check):
             continue
-        magic, version, rank, pool, inode, next_index = _BODY.unpack(body)
+        magic, version, rank, pool, inode, next_index, name = _BODY.unpack(body)
         if (magic, version, rank, pool.hex()) == (_MAGIC, _VERSION, key.rank, key.pool_id):
-            return _Record(next_index, inode)
+            return _Record(next_index, inode, name)
     return None
 
 
