@@ -1,8 +1,9 @@
 """Error taxonomy of privml.
 
 Every error the library raises on purpose derives from :class:`PrivmlError` and carries a stable
-dotted ``code``. Messages say what was wrong and what to do; no error carries secret data.
-Decoders of foreign bytes raise only :class:`MalformedMessage`.
+dotted ``code``, an exit code of the command line and a general remedy. Messages say what was
+wrong and what to do; no error carries secret data. Decoders of foreign bytes raise only
+:class:`MalformedMessage`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ class PrivmlError(Exception):
 
     code: ClassVar[str] = "privml"
     exit_code: ClassVar[int] = 3
+    remedy: ClassVar[str] = "read the message"
 
     def diagnostics(self) -> str:
         """Return the error as one line for people: code and message."""
@@ -25,18 +27,21 @@ class ParameterError(PrivmlError):
     """A parameter is out of range or has a wrong shape, dtype or scale."""
 
     code = "parameter"
+    remedy = "change the value that the message names"
 
 
 class UnsupportedError(PrivmlError):
     """A model or option cannot be run; the message names the part and a replacement if any."""
 
     code = "unsupported"
+    remedy = "use the replacement that the message names, or another model"
 
 
 class ProtocolError(PrivmlError):
     """The two-party protocol could not go on; no output was produced."""
 
     code = "protocol"
+    remedy = "look at the other party's message, then run again"
     exit_code = 4
 
 
@@ -44,12 +49,14 @@ class MalformedMessage(ProtocolError):
     """Bytes from outside do not follow the declared format."""
 
     code = "protocol.malformed"
+    remedy = "get the file or start the peer again; use the same version on both sides"
 
 
 class HandshakeMismatch(ProtocolError):
     """The parties disagree on a field that the handshake binds; nothing was shared."""
 
     code = "protocol.handshake"
+    remedy = "use one plan, its model, and the two pools of one `privml deal`"
     exit_code = 3
 
 
@@ -57,24 +64,28 @@ class TranscriptMismatch(ProtocolError):
     """The parties saw different messages."""
 
     code = "protocol.transcript"
+    remedy = "run again; if it repeats, something alters the link"
 
 
 class PeerAborted(ProtocolError):
     """The peer stopped the run or vanished."""
 
     code = "protocol.peer_aborted"
+    remedy = "look at the peer's own message, then run again"
 
 
 class DeadlineExceeded(ProtocolError):
     """The peer did not answer in time."""
 
     code = "protocol.deadline"
+    remedy = "check that the peer runs and can be reached; raise the deadline"
 
 
 class CorrelationExhausted(ProtocolError):
     """No unused correlated randomness is left, or what is asked for was already spent."""
 
     code = "protocol.correlations"
+    remedy = "deal a new pool for both parties"
     exit_code = 3
 
 
@@ -82,6 +93,7 @@ class SecurityError(PrivmlError):
     """A security rule would be broken; the operation was refused."""
 
     code = "security"
+    remedy = "do what the message says; there is no way around it"
     exit_code = 3
 
 
@@ -89,24 +101,28 @@ class InsecureParameters(SecurityError):
     """Parameters below the required security level."""
 
     code = "security.parameters"
+    remedy = "choose sizes or a precision that reach the security level"
 
 
 class InsecureRandomness(SecurityError):
     """Randomness that is not fit for secrets was offered where secrets are drawn."""
 
     code = "security.randomness"
+    remedy = "draw secrets from `privml.rng.Csprng`"
 
 
 class ClaimTooWeak(SecurityError):
     """The run would give a weaker guarantee than was asked for."""
 
     code = "security.claim"
+    remedy = "ask for the weaker claim explicitly, or change the plan"
 
 
 class UntrustedArtifact(SecurityError):
     """A file or key does not match its pinned digest or fingerprint."""
 
     code = "security.untrusted"
+    remedy = "compare fingerprint or digest with its owner; do not unpin"
 
 
 class SchemaError(ParameterError, ValueError):
@@ -116,18 +132,21 @@ class SchemaError(ParameterError, ValueError):
     """
 
     code = "parameter.schema"
+    remedy = "give rows and ids the declared form"
 
 
 class UnlearningError(PrivmlError):
     """A request to learn or forget cannot be carried out; the model is unchanged."""
 
     code = "unlearning"
+    remedy = "correct the request; the model is as before"
 
 
 class UnknownIdError(UnlearningError, KeyError):
     """An id is not that of a living row: never seen or already forgotten, alike."""
 
     code = "unlearning.unknown_id"
+    remedy = "ask for ids of living rows only"
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -137,54 +156,63 @@ class DuplicateIdError(UnlearningError):
     """An id occurs twice in one request, or a row to be learned is already there."""
 
     code = "unlearning.duplicate_id"
+    remedy = "name each id once, and learn only new ones"
 
 
 class EmptyForestError(UnlearningError):
     """No row is left, so there is nothing to predict from."""
 
     code = "unlearning.empty"
+    remedy = "learn rows before predicting"
 
 
 class ModelUnusable(UnlearningError):
     """A change broke off half-way; the model refuses to answer until it is fitted or loaded."""
 
     code = "unlearning.unusable"
+    remedy = "fit or load the model again"
 
 
 class StorageError(PrivmlError):
     """A file could not be read or written durably."""
 
     code = "storage"
+    remedy = "check path, permissions and disk"
 
 
 class Corrupt(StorageError):
     """A file does not have the content its header or checksum promises."""
 
     code = "storage.corrupt"
+    remedy = "restore the file, or make it again"
 
 
 class CorruptModelError(Corrupt):
     """A saved model is damaged, or its content does not follow from its rows and key."""
 
     code = "storage.corrupt_model"
+    remedy = "restore the saved model from a copy"
 
 
 class ModelVersionError(StorageError):
     """A saved model was written by a newer version of the format."""
 
     code = "storage.model_version"
+    remedy = "update privml"
 
 
 class Full(StorageError):
     """The disk or quota is full; nothing was half-written."""
 
     code = "storage.full"
+    remedy = "free space, or choose another disk"
 
 
 class Locked(StorageError):
     """Another process holds the file."""
 
     code = "storage.locked"
+    remedy = "wait for the other process, or end it"
 
 
 def internal(condition: bool, what: str) -> None:

@@ -239,7 +239,7 @@ def compare(mine: Hello, theirs: Hello) -> None:
     if problems:
         raise HandshakeMismatch(
             f"the peer disagrees, nothing was shared: {'; '.join(problems)}. Start both sides "
-            "with the same program, weights, parameters and correlations"
+            "with one plan, the model it was made from, and the two pools of one `privml deal`"
         )
 
 

@@ -46,10 +46,21 @@ def _private_inference(out: Output) -> dict[str, Any]:
     return classify_here(out, Question(texts=TEXTS, labels=LABELS), model="minilm-l6")
 
 
+def _forget(out: Output) -> dict[str, Any]:
+    from privml._cli.forest_act import forget_a_patient
+
+    return forget_a_patient(out)
+
+
 ACTS: tuple[Act, ...] = (
     Act(
         "private_inference",
         "Private inference: a server classifies sentences that it never sees",
         _private_inference,
+    ),
+    Act(
+        "forgetting",
+        "Exact unlearning: a forest forgets a patient, as if it had never seen the record",
+        _forget,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,38 +24,49 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results only.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Model = Annotated[str, typer.Option(help="minilm-l6, or a directory with a BERT-type checkpoint.")]
+Model = Annotated[str, typer.Option(help="minilm-l6, or a BERT checkpoint's directory.")]
 PlanFile = Annotated[Path, typer.Option("--plan", help="Plan file of `privml plan`.")]
 Embedding = Annotated[
     Literal["released", "private"],
-    typer.Option(help="Whether the client receives the embedding tables; private costs more."),
+    typer.Option(help="Do clients get the embedding tables? private costs more."),
 ]
 Texts = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text; repeat for several.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text; repeatable.")
 ]
 Files = Annotated[
-    list[Path] | None, typer.Option("--file", metavar="FILE", help="One text per line; repeatable.")
+    list[Path] | None, typer.Option("--file", metavar="FILE", help="Texts, one per line.")
 ]
 Labels = Annotated[str, typer.Option(help="Candidate labels, separated by commas.")]
-Template = Annotated[
-    str | None, typer.Option(help='Text for a label [default: "This text is about {label}."].')
-]
+Template = Annotated[str | None, typer.Option(help='Default: "This text is about {label}."')]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
-Used = Annotated[
-    Path | None, typer.Option(help="Log of used pools [default: in the user's state directory].")
-]
+Used = Annotated[Path | None, typer.Option(help="Log of used pools [default: the user's].")]
 Insecure = Annotated[
     bool, typer.Option("--insecure-loopback", help="Plaintext, on this machine only.")
 ]
 IdentityName = Annotated[
-    str | None, typer.Option("--identity", help="DIR/NAME of this side's key and certificate.")
+    str | None, typer.Option("--identity", help="DIR/NAME of this side's certificate.")
 ]
 Deadline = Annotated[
     float,
-    typer.Option(
-        "--deadline", min=0.1, metavar="SECONDS", help="Seconds the peer may take for one step."
-    ),
+    typer.Option("--deadline", min=0.1, metavar="SECONDS", help="For one step of the peer."),
 ]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import privml
+
+        sys.stdout.write(f"privml {privml.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    """Encrypted inference of transformer encoders between two parties."""
 
 
 @app.command()
@@ -71,7 +83,7 @@ def infer(
     text: Texts = None, file: Files = None, labels: Labels = "", model: Model = "minilm-l6",
     template: Template = None, embedding: Embedding = "released", truncate: Truncate = False,
     n: Annotated[
-        int | None, typer.Option(help="Padded length in tokens [default: fits the longest text].")
+        int | None, typer.Option(help="Padded tokens [default: fits the longest text].")
     ] = None,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
@@ -93,6 +105,7 @@ def plan(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="Where the plan file is written.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace another plan there.")] = False,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Print bill, claim and leakage of a run before anything is computed or sent."""
@@ -100,8 +113,9 @@ def plan(
 
     with Output() as out:
         verb.run(
-            out, model=model, n=n, rows=rows, embedding=embedding, source=source, path=out_file
-        )
+            out, model=model, n=n, rows=rows, embedding=embedding, source=source, path=out_file,
+            force=force,
+        )  # fmt: skip
 
 
 @app.command()
@@ -120,6 +134,18 @@ def deal(
 
 
 @app.command()
+def pool(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pool of either party.")],
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Show how many runs a pool has left; changes nothing."""
+    from privml._cli import pool as verb
+
+    with Output() as out:
+        verb.run(out, path=file)
+
+
+@app.command()
 def serve(
     plan: Annotated[str, typer.Option("--plan", help="Plan file, or - for stdin.")],
     pool: Annotated[Path, typer.Option(help="The server's pool.")],
@@ -127,12 +153,12 @@ def serve(
     identity: IdentityName = None,
     pin: Annotated[
         list[str] | None,
-        typer.Option("--pin", metavar="SHA256", help="Fingerprint of a client; repeatable."),
+        typer.Option("--pin", metavar="SHA256", help="A client's fingerprint; repeatable."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7711,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="End after so many runs [default: all of the pool].")
+        int | None, typer.Option(min=1, help="End after so many runs [default: all].")
     ] = None,
     used: Used = None, insecure_loopback: Insecure = False, deadline: Deadline = 60.0,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
@@ -157,17 +183,17 @@ def query(
     truncate: Truncate = False,
     identity: IdentityName = None,
     pin: Annotated[
-        str | None, typer.Option("--pin", metavar="SHA256", help="Fingerprint of the server.")
+        str | None, typer.Option("--pin", metavar="SHA256", help="The server's fingerprint.")
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Where the server's one-off messages are kept [default: user cache]."),
+        typer.Option(help="Keeps the server's set-up [default: the user's cache]."),
     ] = None,
     used: Used = None, insecure_loopback: Insecure = False,
     connect: Annotated[
         float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the server to answer."),
-    ] = 10.0,
+        typer.Option(min=0.1, metavar="SECONDS", help="To wait for the server."),
+    ] = 30.0,
     deadline: Deadline = 60.0,
     question: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,

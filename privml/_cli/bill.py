@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privml._cli.tables import both_ways, megabytes
+from privml._cli.tables import both_ways, megabytes, set_up
 
 _SUMS = (
     "flights", "online_s", "prepare_s", "setup_s", "online_sent_mb", "online_received_mb",
-    "setup_mb", "offline_mb",
+    "setup_mb_per_pool", "setup_mb_per_model", "offline_mb",
 )  # fmt: skip
 
 
-def total(bills: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the bills of one party up; ``runs`` says how many there were."""
-    return {"runs": len(bills), **{key: sum(bill[key] for bill in bills) for key in _SUMS}}
+def total(bills: Sequence[Mapping[str, Any]], *, setup_bytes: int) -> dict[str, Any]:
+    """Add the bills of one party up; ``runs`` says how many there were.
+
+    Parameters
+    ----------
+    setup_bytes
+        Length of a pool's set-up message, by the plan; the rest of the set-up is the public part.
+    """
+    parts = [{**bill, **_split(bill["setup_mb"], setup_bytes / 1e6)} for bill in bills]
+    return {"runs": len(bills), **{key: sum(part[key] for part in parts) for key in _SUMS}}
+
+
+def _split(setup_mb: float, per_pool: float) -> dict[str, float]:
+    pool = per_pool if setup_mb >= per_pool else 0.0
+    return {"setup_mb_per_pool": pool, "setup_mb_per_model": setup_mb - pool}
 
 
 def client_rows(bill: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -23,9 +35,10 @@ def client_rows(bill: Mapping[str, Any]) -> list[tuple[str, str]]:
     runs = f" in {bill['runs']} runs" if bill["runs"] > 1 else ""
     moved = both_ways(bill["online_sent_mb"], bill["online_received_mb"])
     expanded = f"expanded in {bill['prepare_s']:.2f} s before the query"
+    pool, model = bill["setup_mb_per_pool"], bill["setup_mb_per_model"]
     setup = "nothing; this client kept it from an earlier run"
-    if bill["setup_mb"] > 0.01:  # less is the handshake alone
-        setup = f"{megabytes(bill['setup_mb'])} once per pool, in {bill['setup_s']:.2f} s"
+    if pool + model > 0:
+        setup = f"{set_up(pool, model)}, in {bill['setup_s']:.2f} s"
     return [
         ("on line", f"{bill['online_s']:.2f} s{runs}, {bill['flights']} flights, {moved}"),
         ("off line", f"{megabytes(bill['offline_mb'])} of correlations, {expanded}"),

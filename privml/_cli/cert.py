@@ -41,6 +41,9 @@ def run(out: Output, *, identity: str, days: int, show: bool) -> None:
         "ok": True, "name": party.name, "fingerprint": party.fingerprint,
         "certificate": str(party.certificate_path), "key": str(party.key_path),
     })  # fmt: skip
+    if out.mode.quiet:
+        out.show(str(party.fingerprint))
+        return
     out.show(
         facts(f"identity {party.name}", [
             ("fingerprint", party.fingerprint),

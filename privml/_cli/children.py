@@ -17,6 +17,7 @@ from typing import IO, Any, Self
 
 import privml
 from privml._cli.output import MODE, Failure
+from privml._cli.private import PRIVATE_VARIABLE
 from privml.errors import internal
 
 Event = Mapping[str, Any]
@@ -112,8 +113,10 @@ class Child:
 class Children:
     """All child processes of one verb; leaving the ``with`` block stops every one of them."""
 
-    def __init__(self, on_event: Callable[[Child, Event], None]) -> None:
-        self._on_event = on_event
+    def __init__(
+        self, on_event: Callable[[Child, Event], None], *, private: Path | None = None
+    ) -> None:
+        self._on_event, self._private = on_event, private
         self._queue: queue.Queue[tuple[Child, Event | None]] = queue.Queue()
         self._all: list[Child] = []
 
@@ -126,7 +129,7 @@ class Children:
                  *(str(a) for a in arguments), "--json", *(["--debug"] if MODE.debug else [])],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(theirs,),
-                env=_environment(), start_new_session=True,
+                env=_environment(self._private), start_new_session=True,
             )  # fmt: skip
         except BaseException as error:
             os.close(ours)
@@ -149,10 +152,13 @@ class Children:
             A child failed, with its error; or the limit passed.
         """
         end = time.monotonic() + limit_s
-        while not ready():
-            self._handle(_POLL_S)
+        while True:
+            done = ready()  # before the errors: a child sets its error, then that it ended
             if any(child.error is not None for child in self._all):
                 raise self._root_cause()
+            if done:
+                return
+            self._handle(_POLL_S)
             if time.monotonic() > end:
                 raise Failure("protocol.deadline", f"{what} took longer than {limit_s:.0f} s", 4)
 
@@ -201,11 +207,12 @@ class Children:
             child.reap()
 
 
-def _environment() -> dict[str, str]:
+def _environment(private: Path | None) -> dict[str, str]:
     """Return the children's environment: one thread each, the same privml first on the path."""
     home = str(Path(privml.__file__).parent.parent)
     path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, **_THREADS, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    own = {} if private is None else {PRIVATE_VARIABLE: str(private)}
+    return {**os.environ, **_THREADS, **own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _parse(text: str) -> Event | None:

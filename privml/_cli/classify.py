@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privml._cli.inputs import Question, fit_labels
+from privml._cli.inputs import Question
+from privml._cli.output import Failure
+from privml._cli.tables import count
 from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart
 from privml.backbones.tokenizer import Tokenizer
 from privml.backbones.zero_shot import Verdict, zero_shot
-from privml.errors import ParameterError, UnsupportedError
+from privml.errors import ParameterError, PrivmlError, UnsupportedError
 from privml.protocols.mpc.plan import Plan
 from privml.protocols.mpc.runtime import Bill, ClientRun
 
@@ -35,34 +37,68 @@ def runs_needed(rows: int, plan: Plan) -> int:
     return -(-rows // plan.rows)
 
 
-def ask(plan: Plan, asked: Question, connect: Connect) -> Answers:
+def rows_of(asked: Question) -> int:
+    """Return how many rows a question has: its labels and its texts."""
+    return len(asked.labels) + len(asked.texts)
+
+
+def ask(
+    plan: Plan, asked: Question, connect: Connect, *, public: PublicPart | None = None
+) -> Answers:
     """Classify texts with a remote model; only this side learns the answers.
 
     Parameters
     ----------
+    asked
+        A question that fits the model, see :func:`privml._cli.inputs.fit_labels`.
     connect
         Opens one run.
+    public
+        The model's public part, if it is here already: then texts are checked before connecting.
 
     Raises
     ------
     ParameterError
         A text is longer than the plan; no run was spent.
     ProtocolError
-        A run was aborted; there is no partial answer.
+        The only run was aborted; there is no partial answer.
+    RunFailed
+        One of several runs failed; there is no partial answer.
     """
-    asked = fit_labels(asked, plan.config.labels, model=plan.config.name)
-    batch: Encoded | None = None
+    batch = None if public is None else tokenise(plan, asked, public)
     parts: list[NDArray[np.float64]] = []
     bills: list[Bill] = []
-    while batch is None or len(parts) * plan.rows < batch.batch_size:
-        with connect() as run:
+    rows = rows_of(asked)
+    runs = runs_needed(rows, plan)
+    for number in range(runs):
+        with _named(number, runs), connect() as run:
             if batch is None:
                 batch = tokenise(plan, asked, run.public)
-            start = len(parts) * plan.rows
-            stop = min(start + plan.rows, batch.batch_size)
-            parts.append(run.execute(batch.rows(start, stop)))
+            start = number * plan.rows
+            parts.append(run.execute(batch.rows(start, min(start + plan.rows, rows))))
             bills.append(run.bill)
     return Answers(decide(plan, asked, np.concatenate(parts)), tuple(bills))
+
+
+class RunFailed(Failure):
+    """One of several runs failed, after ``finished`` others."""
+
+    def __init__(self, error: PrivmlError, *, finished: int, runs: int) -> None:
+        done = f"{count(finished, 'run')} before it finished" if finished else "none before it"
+        super().__init__(
+            error.code, f"run {finished + 1} of {runs} failed, {done}: {error}", error.exit_code
+        )
+
+
+@contextmanager
+def _named(number: int, runs: int) -> Iterator[None]:
+    """Say which of several runs failed."""
+    try:
+        yield
+    except PrivmlError as error:
+        if runs == 1:
+            raise
+        raise RunFailed(error, finished=number, runs=runs) from error
 
 
 def tokenise(plan: Plan, asked: Question, public: PublicPart) -> Encoded:
@@ -126,6 +162,7 @@ def as_documents(asked: Question, names: tuple[str, ...], answers: Answers) -> l
     """Return one plain record per text."""
     return [
         {"text": text, "label": v.label, "score": v.score,
+         "margin": v.margin if len(v.scores) > 1 else None,
          "scores": dict(zip(names, v.scores, strict=True))}
         for text, v in zip(asked.texts, answers.verdicts, strict=True)
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import privml
+from privml._cli import machine
 from privml._cli.output import Output
 from privml._cli.tables import facts, megabytes
 from privml.errors import ParameterError, PrivmlError
@@ -19,6 +20,9 @@ _PACKAGES = (
     "cryptography", "msgspec", "numpy", "rich", "safetensors", "tokenizers", "torch", "typer",
 )  # fmt: skip
 _NEED_FREE = 2 << 30
+_MODEL_FIX = (
+    "pass --model minilm-l6, or a directory with config.json, model.safetensors and tokenizer.json"
+)
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,7 @@ def _kernels() -> Check:
 
 def _machine() -> Check:
     cores = len(os.sched_getaffinity(0))
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total, free = machine.memory_bytes(), machine.unused_bytes()
     found = f"{cores} cores, {megabytes(total / 1e6)} memory, {megabytes(free / 1e6)} unused"
     return Check("machine", True, found)
 
@@ -113,7 +116,7 @@ def _model(name: str) -> Check:
     try:
         encoder = load_encoder(name)
     except PrivmlError as error:
-        return Check(label, False, str(error), "nothing can be served without a model")
+        return Check(label, False, str(error), _MODEL_FIX)
     c = encoder.config
     found = f"{c.layers} layers, width {c.hidden}, texts up to {c.max_length} tokens; digests match"
     if encoder.tokenizer is None:

@@ -18,6 +18,7 @@ from privml._cli.children import Child, Children, Event
 from privml._cli.home import Home
 from privml._cli.inputs import Question, fit_labels
 from privml._cli.output import Output, UsageError
+from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
 from privml._cli.result import combine, show
 from privml._cli.tables import facts, megabytes, plan_rows
 from privml.errors import ParameterError
@@ -75,7 +76,8 @@ def classify_here(
     clock = Clock()
     job = _read(out, asked, model, n)
     clock.lap("load")
-    with _private_directory() as folder, Children(_Listener(out).hear) as children:
+    hear = _Listener(out).hear
+    with _private_directory() as folder, Children(hear, private=folder) as children:
         home = Home(folder)
         server = children.start("server", home.serve(model, runs=job.runs), stdin=True)
         private, plan = _plan(out, job, embedding)
@@ -134,8 +136,13 @@ class _Listener:
 
 @contextmanager
 def _private_directory() -> Iterator[Path]:
-    """Yield a directory with mode 0700 that is removed at the end, whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="privml-", ignore_cleanup_errors=True) as folder:
+    """Yield a directory with mode 0700 that is removed at the end, whatever happens.
+
+    If this process is killed, its children remove it; if none is left, the next start does.
+    """
+    sweep_private(Path(tempfile.gettempdir()))
+    made = tempfile.TemporaryDirectory(prefix=PRIVATE_PREFIX, ignore_cleanup_errors=True)
+    with made as folder, hold_private(Path(folder)):
         yield Path(folder)
 
 
@@ -173,7 +180,7 @@ def _clear(private: PrivateModel, job: Job) -> NDArray[np.float64]:
 
 def _check_room(folder: Path, plan: Plan, runs: int) -> None:
     """Refuse before anything is dealt if the correlations do not fit on the disk."""
-    need = runs * plan.cost.corrections + 2 * plan.setup_bytes() + (64 << 20)
+    need = runs * plan.pool_bytes() + 2 * plan.setup_bytes() + (64 << 20)
     free = fs.free_bytes(folder)
     if need > free:
         raise UsageError(

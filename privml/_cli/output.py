@@ -60,6 +60,7 @@ class UsageError(PrivmlError):
     """The command line asks for something that cannot be; nothing was started."""
 
     code = "usage"
+    remedy = "correct the command line; `privml VERB --help` shows it"
     exit_code = 2
 
 

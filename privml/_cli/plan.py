@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privml._cli.output import Output
-from privml._cli.tables import facts, plan_rows
+from privml._cli.machine import memory_bytes
+from privml._cli.output import Output, UsageError
+from privml._cli.tables import facts, megabytes, plan_rows
+from privml.errors import Corrupt
+from privml.protocols.mpc.plan import MAX_PLAN_BYTES, Plan
 from privml.protocols.mpc.spec import EmbeddingMode
+from privml.storage import fs
+from privml.storage.files import read_file
 
 
 def run(
     out: Output, *, model: str, n: int, rows: int, embedding: EmbeddingMode, source: str,
-    path: Path | None,
+    path: Path | None, force: bool,
 ) -> None:  # fmt: skip
-    """Make a plan, print it, and write it to ``path`` if given."""
+    """Make a plan, print it, and write it to ``path`` if given; ``force`` replaces another one."""
     out.progress(f"loading {model}", 0.0)
     from privml.backbones.loader import load_encoder
     from privml.protocols.mpc.model import PrivateModel
@@ -24,8 +29,48 @@ def run(
     plan = PrivateModel(encoder, Spec(embedding=embedding)).plan(n=n, rows=rows, source=source)
     summary = plan.summary()
     if path is not None:
-        plan.save(path)
+        _save(plan, path, force=force)
     out.document({"ok": True, "plan": summary, "file": None if path is None else str(path)})
+    if out.mode.quiet:
+        out.show(str(summary["digest"]))
+        return
     out.show(facts("plan", [*plan_rows(summary), ("digest", summary["digest"])]))
+    _warn(out, plan)
     if path is not None:
         out.note(f"plan written to {path}; it is public, give it to both parties and the dealer")
+
+
+def _save(plan: Plan, path: Path, *, force: bool) -> None:
+    """Write the plan; another one at the path stays unless ``force``."""
+    exists = fs.exists(path)
+    same = exists and _content(path) == plan.to_json()
+    if exists and not same and not force:
+        raise UsageError(
+            f"{path} holds something else, and pools may have been dealt for it; choose another "
+            "path, or pass --force to replace it"
+        )
+    if not same:
+        plan.save(path)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path, limit=MAX_PLAN_BYTES)
+    except Corrupt:  # larger than any plan
+        return b""
+
+
+def _warn(out: Output, plan: Plan) -> None:
+    longest, model = plan.config.max_length, plan.config.name
+    if plan.length > longest:
+        out.note(
+            f"warning: texts of {model} have at most {longest} tokens, so n = {plan.length} only "
+            "adds padding"
+        )
+    here = memory_bytes()
+    for party, need in zip(("server", "client"), plan.memory_bytes(), strict=True):
+        if need > here:
+            out.note(
+                f"warning: the {party} needs about {megabytes(need / 1e6)} of memory, this machine "
+                f"has {megabytes(here / 1e6)}; a smaller --n or --rows needs less"
+            )

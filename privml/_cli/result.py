@@ -31,7 +31,8 @@ def combine(
         "max_score_difference": max(r["score_difference"] for r in results),
         "clear_reference": "computed by the calling process, which holds texts and weights",
         "bill": {
-            "client": client["bill"], "server": bill.total(server["bills"]),
+            "client": client["bill"],
+            "server": bill.total(server["bills"], setup_bytes=plan.setup_bytes()),
             "dealer_s": dealer["dealt"]["seconds"],
             "dealer_mb": dealer["dealt"]["correction_bytes"] / 1e6,
         },
@@ -74,7 +75,6 @@ def show(out: Output, found: Document) -> None:
         ]),
         facts("guaranteed", [
             ("claim", found["claim"]),
-            ("failure", found["failure_condition"]),
             ("here", _HERE),
         ]),
     )  # fmt: skip

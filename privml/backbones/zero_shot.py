@@ -44,15 +44,16 @@ def label_prompts(labels: Sequence[str], *, template: str = DEFAULT_TEMPLATE) ->
     Raises
     ------
     ParameterError
-        If there is no label, a label is empty or repeats, or the template lacks ``{label}``.
+        If there is no label, a label is empty or repeats, or the template does not have
+        ``{label}`` once and no other braces.
     """
     cleaned = [label.strip() for label in labels]
     if not cleaned or not all(cleaned):
         raise ParameterError("labels are missing or empty; pass for instance labels=('a', 'b')")
     if len(set(cleaned)) != len(cleaned):
         raise ParameterError("labels repeat; pass each label once")
-    if template.count(_SLOT) != 1:
-        raise ParameterError(f"the template must contain {_SLOT} exactly once")
+    if template.count(_SLOT) != 1 or set(template.replace(_SLOT, "")) & set("{}"):
+        raise ParameterError(f"the template must contain {_SLOT} exactly once and no other braces")
     return tuple(template.replace(_SLOT, label) for label in cleaned)
 
 

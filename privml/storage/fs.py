@@ -15,6 +15,7 @@ import fcntl
 import functools
 import mmap
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -278,6 +279,11 @@ def unlink(path: Path) -> None:
     """Remove a name; no error if it is gone already. Durable after :func:`sync_dir`. One step."""
     with _translated(path):
         step(Op(Kind.UNLINK, path), lambda: path.unlink(missing_ok=True))
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and all in it as far as possible; not durable, not a failpoint."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_dir(path: Path) -> None:

@@ -60,7 +60,7 @@ class Identity:
 
     @classmethod
     def generate(
-        cls, directory: Path, name: str, *, days: int = _VALID_DAYS, curve: str = "ed25519"
+        cls, directory: Path | str, name: str, *, days: int = _VALID_DAYS, curve: str = "ed25519"
     ) -> Identity:
         """Make a new key and self-signed certificate in `directory`.
 
@@ -89,6 +89,7 @@ class Identity:
         certificate = build_certificate(
             key, check_name(name), start=now - _SKEW, end=now + datetime.timedelta(days=days)
         )
+        directory = Path(directory)
         fs.ensure_dir(directory)
         pem = key.private_bytes(
             serialization.Encoding.PEM,
@@ -101,7 +102,7 @@ class Identity:
         return cls.load(directory, name)
 
     @classmethod
-    def load(cls, directory: Path, name: str) -> Identity:
+    def load(cls, directory: Path | str, name: str) -> Identity:
         """Read the identity `name` from `directory`.
 
         Raises
@@ -112,6 +113,7 @@ class Identity:
         StorageError
             A file is missing.
         """
+        directory = Path(directory)
         certificate_path = directory / f"{check_name(name)}.crt"
         key_path = directory / f"{name}.key"
         with fs.File.open(certificate_path) as file:

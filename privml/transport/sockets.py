@@ -166,7 +166,7 @@ def connect(host: str, port: int, deadline: Deadline) -> SocketChannel:
         except OSError as error:
             if deadline.remaining_s() <= _RETRY_S:
                 raise DeadlineExceeded(
-                    f"no server answered at {host} port {port} in time ({error}); check that it "
-                    "runs there, or allow a longer deadline"
+                    f"no server answered at {host} port {port} in time ({error}); is `privml "
+                    "serve` running there, and is the address right?"
                 ) from error
             time.sleep(_RETRY_S)

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import os
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -103,3 +104,11 @@ def test_doctests(module: str) -> None:
 
 def test_module_walk_follows_the_links() -> None:
     assert {"privml.protocols.mpc", "privml.errors", "privml.valuation"} <= modules().keys()
+
+
+def test_the_table_of_errors_is_complete() -> None:
+    page = runpy.run_path(str(ROOT / ".ci" / "errors_page.py"))["page"]()
+    assert page == (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), (
+        "run: python .ci/errors_page.py > docs/errors.md"
+    )
+    assert page.count("\n| `") > 25

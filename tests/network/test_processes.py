@@ -88,7 +88,10 @@ def command_of(pid: int) -> list[str]:
 class Local:
     """A running ``serve`` with one pool, on plaintext loopback or over TLS."""
 
-    def __init__(self, folder: Path, plan_file: Path, tiny: str, *, runs: int = 4) -> None:
+    def __init__(
+        self, folder: Path, plan_file: Path, tiny: str, *, runs: int = 4,
+        options: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.folder, self.plan = folder, plan_file
         done = privml("deal", "--plan", plan_file, "--runs", runs, "--server", folder / "s.pool",
                       "--client", folder / "c.pool", "--quiet")  # fmt: skip
@@ -97,7 +100,8 @@ class Local:
         self.pins = [m["fingerprint"] for m in made]
         self.process = start("serve", "--plan", plan_file, "--model", tiny, "--pool",
                              folder / "s.pool", "--identity", folder / "s", "--pin", self.pins[1],
-                             "--port", 0, "--used", folder / "used", "--json")  # fmt: skip
+                             "--port", 0, "--used", folder / "used", "--json",
+                             *options)  # fmt: skip
         for line in self.process.stderr or ():
             if "listening" in line:
                 self.port = int(line.split(" port ")[1].split()[0])
@@ -128,14 +132,16 @@ def local(tmp_path: Path, plan_file: Path, tiny: str) -> Iterator[Local]:
 
 def test_serve_and_query_two_processes(local: Local) -> None:
     """Right answers without torch; refusals spend nothing and leave the server up."""
-    bad = privml(*local.query(pin=local.pins[1]), "--text", "x", "--labels", "a,b", "--json")
+    bad = privml(*local.query(pin=local.pins[1]), "--text", "x", "--labels", "a,b", "--json",
+                 "--quiet")  # fmt: skip
     one_line(bad.returncode, bad.stderr, expect=3, words="not pinned")
     assert json.loads(bad.stdout)["error"]["code"] == "security.untrusted"
 
     words = [str(w) for w in local.query()]
     words += ["--text", "hello there", "--text", "and", "--text", "more", "--labels", "abc,xyz"]
     code = (
-        "import sys; from privml._cli.main import run\n"
+        "import sys; from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
+from privml._cli.main import run\n"
         f"code = run({[*words, '--json']!r})\n"
         "sys.exit('torch was loaded' if 'torch' in sys.modules else code)"
     )
@@ -148,7 +154,12 @@ def test_serve_and_query_two_processes(local: Local) -> None:
     assert document["bill"]["runs"] == 2  # five rows, three a run
     assert set(document["results"][0]["scores"]) == {"abc", "xyz"}
 
-    long = privml(*local.query(), "--text", LONG, "--labels", "abc,xyz", "--json")
+    assert document["pool"] == {"runs": 4, "remaining": 2}
+    assert document["bill"]["setup_mb_per_pool"] > 0 < document["bill"]["setup_mb_per_model"]
+    assert all(r["margin"] >= 0 for r in document["results"])
+
+    # The public part is here now, so this needs no server.
+    long = privml(*local.query(peer="127.0.0.1:1"), "--text", LONG, "--labels", "a,b", "--quiet")
     one_line(long.returncode, long.stderr, expect=3, words="the limit is 24")
     summary, err = local.stop()
     assert summary["served"] == 2
@@ -165,13 +176,33 @@ def test_query_says_when_nobody_is_there_or_the_pool_is_spent(local: Local) -> N
     assert local.process.returncode == 0
     assert json.loads(out)["ended"] == "pool exhausted"
     assert "deal a new pool" in err
-    spent = privml(*local.query(), "--text", "x", "--labels", "a,b")
+    spent = privml(*local.query(), "--text", "x", "--labels", "a,b", "--quiet")
     one_line(spent.returncode, spent.stderr, expect=3, words="spent; deal a new pool")
     fresh = local.folder / "fresh"
     privml("deal", "--plan", local.plan, "--server", f"{fresh}.s", "--client", f"{fresh}.c")
-    down = privml(*local.query(pool=f"{fresh}.c", connect=0.5), "--text", "x", "--labels", "a,b")
-    one_line(down.returncode, down.stderr, expect=4, words="no server answered")
+    down = privml(*local.query(pool=f"{fresh}.c", connect=0.5), "--text", "x", "--labels", "a,b",
+                  "--quiet")  # fmt: skip
+    one_line(down.returncode, down.stderr, expect=4, words="is `privml serve` running there")
     assert down.stdout == ""
+
+
+def test_a_run_that_fails_is_named_and_so_is_what_it_cost(
+    tmp_path: Path, plan_file: Path, tiny: str
+) -> None:
+    local = Local(tmp_path, plan_file, tiny, options=("--runs", "1"))
+    try:
+        words = [w for text in ("x", "y", "z") for w in ("--text", text)]
+        done = privml(*local.query(connect=0.5), *words, "--labels", "a,b")
+        assert done.returncode == 4
+        assert done.stdout == ""
+        first, last = done.stderr.strip().splitlines()
+        assert first == "2 labels and 3 texts: 5 rows = 2 runs; the pool has 4 left"
+        assert "run 2 of 2 failed, 1 run before it finished: no server answered" in last
+        assert "no answer is given, 1 run of the pool is spent and 3 left" in last
+        assert local.process.wait(20) == 0
+    finally:
+        local.process.kill()
+        local.process.communicate()
 
 
 def test_infer_end_to_end(tmp_path: Path, tiny: str) -> None:
@@ -252,4 +283,18 @@ def test_an_interrupted_infer_leaves_nothing_behind(
     _until(lambda: not alive(server), timeout_s=15.0)
     if how is not signal.SIGKILL:
         one_line(process.returncode, err, expect=130, words="stopped before the end")
-        assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []  # after a SIGKILL the children removed it
+
+
+def test_the_next_start_sweeps_what_a_killed_one_left(tmp_path: Path) -> None:
+    left, used, foreign = (tmp_path / f"{PRIVATE_PREFIX}{k}" for k in ("a", "b", "c"))
+    for folder in (left, used):
+        folder.mkdir()
+        (folder / "question.json").write_text("private")
+    foreign.symlink_to(used)
+    with hold_private(left):
+        pass
+    with hold_private(used):
+        sweep_private(tmp_path)
+        assert sorted(tmp_path.iterdir()) == [used, foreign]
+    assert (used / "question.json").exists()

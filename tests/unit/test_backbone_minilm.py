@@ -8,8 +8,10 @@ import torch
 
 from privml.backbones.encoder import Encoder
 from privml.backbones.interpreter import run_program
+from privml.backbones.known_ranges import known_ranges
 from privml.backbones.loader import load_encoder
 from privml.backbones.program import finish_output
+from privml.backbones.ranges import default_ranges
 
 TEXTS = [
     "A cold front will bring snow to the northern valleys by Thursday evening.",
@@ -82,3 +84,26 @@ def test_default_ranges_hold_known_extremes(encoder: Encoder) -> None:
     assert ranges["layer0.ffn_sum"].bound > 224
     assert 0 < ranges["embed.var"].low < 0.0021
     assert ranges is encoder.ranges()
+
+
+def test_ranges_that_come_with_the_package_equal_a_fresh_calibration(encoder: Encoder) -> None:
+    shipped, fresh = known_ranges(encoder), default_ranges(encoder)
+    assert shipped is not None
+    assert shipped.keys() == fresh.keys()
+    ends = [
+        (name, getattr(shipped[name], end), getattr(fresh[name], end))
+        for name in fresh
+        for end in ("low", "high")
+    ]
+    # One rounding step apart at most, if sums of another processor straddle a step.
+    assert [e for e in ends if e[1] != pytest.approx(e[2], rel=0.126)] == []
+    assert sum(got != want for _, got, want in ends) <= 2
+    for name, interval in fresh.items():
+        assert (interval.samples, interval.factor) == (shipped[name].samples, shipped[name].factor)
+
+
+def test_ranges_of_changed_weights_are_not_looked_up() -> None:
+    encoder = load_encoder("minilm-l6")
+    with torch.no_grad():
+        next(iter(encoder.parameters()))[0, 0] += 1
+    assert known_ranges(encoder) is None

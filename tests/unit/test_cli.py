@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import privml
 from privml._cli import output
 from privml._cli.main import run
+from privml.backbones.loader import load_encoder
 from privml.testing.checkpoints import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +68,8 @@ USAGE = [
     (("infer", "--text", "x", "--labels", ",".join(f"l{k}" for k in range(65))), "too many"),
     ((*INFER, *["--text", "x"] * 257), "too many"),
     ((*INFER, "--text", "x", "--template", "no slot"), "{label}"),
+    ((*INFER, "--text", "x", "--template", "{label} {x}"), "no other braces"),
+    (("pool",), "Missing argument"),
     (QUERY, "--identity"),
     ((*QUERY, "--identity", "nowhere/client", "--pin", "0" * 64), "privml cert nowhere/client"),
     (("serve", "--plan", "p", "--pool", "s"), "--pin"),
@@ -129,6 +134,77 @@ def test_dealing_never_overwrites(
     one_line(code, err, expect=2, words="exists already")
 
 
+def test_dealing_says_how_much_and_pools_say_what_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plan_file: Path
+) -> None:
+    pools = {"server": tmp_path / "s", "client": tmp_path / "c"}
+    words = [w for name, path in pools.items() for w in (f"--{name}", path)]
+    code, _, err = call(capsys, "deal", "--plan", plan_file, *words, "--runs", "3")
+    assert code == 0
+    assert err.startswith("3 runs: the client's pool takes 8.")
+    for name, path in pools.items():
+        before = path.read_bytes()
+        code, out, _ = call(capsys, "pool", path, "--json")
+        found = json.loads(out)
+        assert (code, found["party"], found["runs"], found["remaining"]) == (0, name, 3, 3)
+        code, out, _ = call(capsys, "pool", path)
+        assert "3 of 3 runs" in out
+        assert call(capsys, "pool", path, "--quiet")[1] == "3\n"
+        assert path.read_bytes() == before
+    code, _, err = call(capsys, "pool", plan_file)
+    one_line(code, err, expect=3, words="cannot use the pool")
+
+
+def test_another_plan_is_not_replaced_silently(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny: str
+) -> None:
+    path = tmp_path / "plan.json"
+    verb = ("plan", "--model", tiny, "--n", "24", "--out", path, "--rows")
+    code, out, _ = call(capsys, *verb, "1", "--quiet")
+    first = path.read_bytes()
+    assert (code, len(out.strip())) == (0, 64)
+    assert call(capsys, *verb, "1")[0] == 0  # the same plan again
+    code, _, err = call(capsys, *verb, "2")
+    one_line(code, err, expect=2, words="--force")
+    assert path.read_bytes() == first
+    assert call(capsys, *verb, "2", "--force")[0] == 0
+    assert path.read_bytes() != first
+
+
+def test_plan_warns_of_padding_and_of_too_little_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny: str
+) -> None:
+    from privml._cli import plan
+
+    loaded = load_encoder(tiny)
+    short = dataclasses.replace(loaded.config, max_length=20)
+    monkeypatch.setattr(loaded, "config", short)
+    monkeypatch.setattr("privml.backbones.loader.load_encoder", lambda name: loaded)
+    monkeypatch.setattr(plan, "memory_bytes", lambda: 200 * 10**6)
+    code, _, err = call(capsys, "plan", "--model", tiny, "--n", "24")
+    assert code == 0
+    padding, server = err.strip().splitlines()
+    assert "at most 20 tokens, so n = 24 only adds padding" in padding
+    assert "the server needs about 25" in server
+    assert "this machine has 200.0 MB" in server
+
+
+def test_a_pool_that_is_too_short_is_refused_before_connecting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plan_file: Path
+) -> None:
+    call(capsys, "deal", "--plan", plan_file, "--server", tmp_path / "s", "--client",
+         tmp_path / "c")  # fmt: skip
+    verb = ("query", "--plan", plan_file, "--pool", tmp_path / "c", "--peer", "127.0.0.1:1",
+            "--labels", "a,b", "--insecure-loopback", "--used", tmp_path / "used")  # fmt: skip
+    code, _, err = call(capsys, *verb, "--text", "x", "--text", "y")
+    one_line(code, err, expect=3, words="2 labels and 2 texts: 4 rows = 2 runs, but the pool")
+    assert "has 1 of 1 left" in err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version") == (0, f"privml {privml.__version__}\n", "")
+
+
 def test_plan_prints_bill_claim_and_leakage(capsys: pytest.CaptureFixture[str], tiny: str) -> None:
     code, out, _ = call(capsys, "plan", "--model", tiny, "--n", "16", "--rows", "2")
     assert code == 0
@@ -164,6 +240,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str], tiny: str) -> None:
     code, out, _ = call(capsys, "doctor", "--model", "nowhere")
     assert code == 3
     assert "PROBLEM" in out
+    assert "pass --model minilm-l6" in " ".join(out.split())
 
 
 def test_texts_longer_than_the_model_are_refused_unless_cut(
