@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
 from privml.testing.checkpoints import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,8 +141,7 @@ def test_serve_and_query_two_processes(local: Local) -> None:
     words = [str(w) for w in local.query()]
     words += ["--text", "hello there", "--text", "and", "--text", "more", "--labels", "abc,xyz"]
     code = (
-        "import sys; from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
-from privml._cli.main import run\n"
+        "import sys; from privml._cli.main import run\n"
         f"code = run({[*words, '--json']!r})\n"
         "sys.exit('torch was loaded' if 'torch' in sys.modules else code)"
     )
