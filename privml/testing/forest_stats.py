@@ -201,7 +201,9 @@ class NodeStatistics:
             node.slack = max(0, floor(lead)) + (self.fault is Fault.SLACK_PLUS_ONE)
 
     def _unsplit(self, node: Node) -> float:
-        return 0.0 if self.params.task == REGRESSION else sum(c * c for c in node.total) / node.n
+        if self.params.task == REGRESSION or not node.n:
+            return 0.0
+        return sum(c * c for c in node.total) / node.n
 
     def _score(self, node: Node, cut: Cut) -> float:
         left, right = float(cut.n), float(node.n - cut.n)

@@ -21,7 +21,7 @@ from privml.unlearning.forest.reference import Floats, Rows
 Column: TypeAlias = Callable[[Generator, int], Floats]
 
 KINDS: Final = ("learn", "learn", "unlearn", "unlearn", "unlearn", "predict", "resolve", "purge")
-SHARES: Final = (0.0, 0.0, 0.0, 0.05, 0.1, 0.3, 0.6, 1.0)
+SHARES: Final = (0.0, 0.1, 0.3, 0.6, 1.0)
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def twin_form(rows: Rows, params: ForestParams, key: ForestKey) -> bytes:
 
 @st.composite
 def histories(
-    draw: st.DrawFn, *, task: int = CLASSIFICATION, mixed: bool = False, largest: int = 40
+    draw: st.DrawFn, *, task: int = CLASSIFICATION, mixed: bool = False, scale: int = 1
 ) -> History:
     """Draw a history of :func:`random_history`; it shrinks to few rows, columns and steps."""
-    rng = ScienceSeed(draw(st.integers(0, 2**64 - 1))).generator()
-    n, p = draw(st.integers(1, largest)), draw(st.integers(1, 5))
-    steps = draw(st.integers(0, 12))
+    rng = ScienceSeed(draw(st.integers(0, 2**32 - 1))).generator()
+    n = scale * draw(st.sampled_from((1, 3, 8, 15, 25, 40, 60)))
+    p, steps = draw(st.sampled_from((1, 2, 3, 5))), draw(st.sampled_from((1, 0, 3, 6, 12)))
     return random_history(rng, n=n, p=p, steps=steps, task=task, mixed=mixed)
 
 
@@ -103,7 +103,7 @@ def random_history(
     n, p
         Rows in the pool, columns.
     steps
-        Number of operations after the fit.
+        Number of operations after the fit; four times as many where each touches one row.
     task
         Classification or regression.
     mixed
@@ -116,30 +116,38 @@ def random_history(
         X[rng.random((n, p)) < rng.choice((0.0, 0.1, 0.5))] = np.nan
     copies = rng.random(n) < rng.choice((0.0, 0.3))
     X[copies] = X[rng.integers(0, n, int(copies.sum()))]
-    params = _parameters(rng, task, categorical)
+    steady = bool(rng.random() < 0.5)  # many single changes of a deep forest, or a few wild ones
+    params = _parameters(rng, task, categorical, steady=steady)
     y = _targets(rng, n) if task == REGRESSION else _labels(rng, X, params.n_classes)
     chosen = np.flatnonzero(rng.random(n) < rng.choice((0.3, 0.7, 1.0)))
     first = chosen if len(chosen) else np.zeros(1, dtype=np.int64)
     plan = tuple(
-        Step(str(rng.choice(KINDS)), float(rng.choice(SHARES)), int(rng.integers(2**32)))
-        for _ in range(steps)
+        Step(
+            str(rng.choice(KINDS)),
+            0.0 if steady else float(rng.choice(SHARES)),
+            int(rng.integers(2**32)),
+        )
+        for _ in range(4 * steps if steady else steps)
     )
     key = ForestKey(rng.bytes(32))
     return History(params, key, Rows(_ids(rng, n), X, y.astype(np.int64)), first, plan)
 
 
-def _parameters(rng: Generator, task: int, categorical: tuple[bool, ...]) -> ForestParams:
+def _parameters(
+    rng: Generator, task: int, categorical: tuple[bool, ...], *, steady: bool
+) -> ForestParams:
     trees = int(rng.integers(1, 5))
+    classes = (2, 2, 3) if steady else (1, 2, 3, 10)
     return ForestParams(
         task=task,
         n_trees=trees,
         trees_per_row=int(rng.integers(1, trees + 1)),
-        max_depth=int(rng.choice((0, 1, 3, 20, 20))),
+        max_depth=20 if steady else int(rng.choice((0, 1, 3, 20))),
         n_thresholds=int(rng.choice((1, 2, 5, 9))),
         max_features=int(rng.integers(1, len(categorical) + 2)),
-        min_samples_split=int(rng.choice((2, 3, 10))),
+        min_samples_split=2 if steady else int(rng.choice((2, 3, 10))),
         n_features=len(categorical),
-        n_classes=0 if task == REGRESSION else int(rng.choice((1, 2, 2, 3, 10))),
+        n_classes=0 if task == REGRESSION else int(rng.choice(classes)),
         target_bits=int(rng.choice((0, 20))) if task == REGRESSION else 0,
         categorical=categorical,
     )
@@ -181,8 +189,8 @@ def _codes(rng: Generator, n: int) -> Floats:
 
 def _constant(rng: Generator, n: int) -> Floats:
     column = np.full(n, rng.choice((0.0, -3.5, 3e38)), dtype=np.float32)
-    if rng.random() < 0.5:  # one row that wakes the column
-        column[rng.integers(n)] = rng.choice((-1.0, 7.0))
+    wakers = rng.integers(0, n, int(rng.integers(0, 4)))  # rows that wake the column
+    column[wakers] = rng.choice((-1.0, 7.0))
     return column
 
 
@@ -212,4 +220,6 @@ def _spread(rng: Generator, n: int) -> Floats:
     return rng.normal(size=n).astype(np.float32)
 
 
-NUMBERS: Final[tuple[Column, ...]] = (_constant, _two, _few, _adjacent, _extreme, _spread, _spread)
+NUMBERS: Final[tuple[Column, ...]] = (
+    _constant, _constant, _two, _few, _adjacent, _extreme, _spread, _spread,
+)  # fmt: skip

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from privml._typing import Digest
+from privml._typing import Bytes, Digest
 from privml.unlearning.forest.keys import ForestKey
 from privml.unlearning.forest.params import REGRESSION, ForestParams
 from privml.unlearning.forest.reference import Forest, Leaf, Node, Rows
@@ -39,7 +39,7 @@ def canonical_bytes(forest: Forest) -> bytes:
     return b"".join(parts)
 
 
-def digest(data: bytes) -> Digest:
+def digest(data: Bytes) -> Digest:
     """Return the SHA-256 of a canonical form."""
     return Digest(hashlib.sha256(data).digest())
 

@@ -6,6 +6,7 @@ import hashlib
 from typing import Final, Self
 
 import msgspec
+import numpy as np
 import rfc8785
 
 from privml.unlearning.forest.ids import Records
@@ -82,8 +83,11 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
 def id_hashes(records: Records, key: ForestKey) -> tuple[str, ...]:
     """Return the keyed hash of each id record, 32 hex digits each."""
-    secret = key.identity
-    return tuple(
-        hashlib.blake2b(row, key=secret, digest_size=16, person=b"privml.receipt").hexdigest()
-        for row in records.astype("<u8", copy=False).view("V24").ravel().tolist()
-    )
+    records = np.ascontiguousarray(records, dtype="<u8")
+    return tuple(_hash(record.data, key.identity) for record in records)
+
+
+def _hash(record: memoryview, secret: bytes) -> str:
+    """Hash one record without copying it."""
+    maker = hashlib.blake2b(record, key=secret, digest_size=16, person=b"privml.receipt")
+    return maker.hexdigest()

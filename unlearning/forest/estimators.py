@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
 
 from privml.unlearning.forest.frames import read_labels, read_targets
 from privml.unlearning.forest.labels import LabelTable
 from privml.unlearning.forest.params import CLASSIFICATION, REGRESSION
-from privml.unlearning.forest.shared import DynForest
 from privml.unlearning.forest.schema import fixed_point
+from privml.unlearning.forest.shared import DynForest
 
 
-class DynForestClassifier(ClassifierMixin, DynForest):
+class DynForestClassifier(ClassifierMixin, DynForest):  # type: ignore[misc]
     """A forest classifier that forgets rows exactly and in microseconds.
 
     The fitted forest is a pure function of its living rows (with their ids), its key and its
@@ -135,11 +134,12 @@ class DynForestClassifier(ClassifierMixin, DynForest):
     def _labels(self) -> LabelTable:
         return LabelTable() if self.classes is None else LabelTable.declare(self.classes)
 
-    def _read_y(self, y: ArrayLike, n: int) -> NDArray[Any]:
+    def _read_y(self, y: ArrayLike, *, n: int, bits: int) -> NDArray[Any]:
+        del bits
         return read_labels(y, n=n)
 
 
-class DynForestRegressor(RegressorMixin, DynForest):
+class DynForestRegressor(RegressorMixin, DynForest):  # type: ignore[misc]
     """A forest regressor that forgets rows exactly and in microseconds.
 
     See :class:`DynForestClassifier` for the guarantee and the common parameters.
@@ -201,13 +201,5 @@ class DynForestRegressor(RegressorMixin, DynForest):
     def _labels(self) -> LabelTable:
         return LabelTable()
 
-    def _read_y(self, y: ArrayLike, n: int) -> NDArray[Any]:
-        return fixed_point(read_targets(y, n=n), self._target_bits())
-
-    def _target_bits(self) -> int:
-        return self.target_bits
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = False
-        return tags
+    def _read_y(self, y: ArrayLike, *, n: int, bits: int) -> NDArray[Any]:
+        return fixed_point(read_targets(y, n=n), bits)

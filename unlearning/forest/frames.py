@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from privml.errors import PrivmlError, SchemaError
-from privml.unlearning.forest.keys import ForestKey
+from privml.unlearning.forest.keys import CategoryKey
 from privml.unlearning.forest.reference import Floats
 from privml.unlearning.forest.schema import (
     Columns,
@@ -71,17 +71,35 @@ def read_table(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, mixed: bo
     TypeError
         The table is sparse.
     """
+    if not (reset or mixed) and isinstance(X, np.ndarray) and _plain(estimator, X):
+        return X
     with schema_errors():
         if not mixed:
             checked: NDArray[Any] = validate_data(estimator, X=X, reset=reset, **_NUMBERS)
             return checked
-        if not is_frame(X):
-            X = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
-            X = check_array(X, dtype=None, ensure_all_finite=False, estimator=estimator)
-        elif not len(X):
+        table: Table
+        if is_frame(X):
+            table = X
+        else:
+            values = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
+            table = check_array(values, dtype=None, ensure_all_finite=False, estimator=estimator)
+        validate_data(estimator, X=table, reset=reset, skip_check_array=True)
+        if not _length(table):
             raise SchemaError("Found array with 0 sample(s) while a minimum of 1 is required.")
-        validate_data(estimator, X=X, reset=reset, skip_check_array=True)
-    return X
+    return table
+
+
+def _plain(estimator: BaseEstimator, X: NDArray[Any]) -> bool:
+    """Return whether a table needs no further check: spares a single row 50 microseconds."""
+    return (
+        type(X) is np.ndarray
+        and X.dtype in (np.float32, np.float64)
+        and X.ndim == 2
+        and X.shape[0] > 0
+        and X.shape[1] == estimator.n_features_in_
+        and not hasattr(estimator, "feature_names_in_")
+        and not np.isinf(X).any()
+    )
 
 
 def declare_columns(estimator: BaseEstimator, table: Table, spec: object) -> Columns:
@@ -92,7 +110,7 @@ def declare_columns(estimator: BaseEstimator, table: Table, spec: object) -> Col
     return Columns(None if names is None else tuple(map(str, names)), flags)
 
 
-def encode_table(table: Table, columns: Columns, key: ForestKey) -> Floats:
+def encode_table(table: Table, columns: Columns, key: CategoryKey) -> Floats:
     """Return a checked table as (n, p) float32 in C order, categories as codes.
 
     Raises
@@ -102,7 +120,11 @@ def encode_table(table: Table, columns: Columns, key: ForestKey) -> Floats:
     """
     everything = range(len(columns.categorical))
     numeric = [a for a in everything if not columns.categorical[a]]
-    if isinstance(table, np.ndarray) and table.dtype.kind == "f" and len(numeric) == len(everything):
+    if (
+        isinstance(table, np.ndarray)
+        and table.dtype.kind == "f"
+        and len(numeric) == len(everything)
+    ):
         return to_float32(table, columns, positions=everything)
     out = np.empty((_length(table), len(everything)), dtype=np.float32)
     if numeric:
@@ -155,7 +177,7 @@ def _column_of(y: ArrayLike, n: int) -> NDArray[Any]:
 
 
 def _length(table: Table) -> int:
-    return int(len(table)) if isinstance(table, np.ndarray) else int(len(table.iloc[:, 0]))
+    return len(table) if isinstance(table, np.ndarray) else len(table.iloc[:, 0])
 
 
 def _take(table: Table, columns: list[int]) -> Any:  # noqa: ANN401 - a part of a foreign frame

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from privml.errors import DuplicateIdError, SchemaError
 from privml.unlearning.forest.keys import ForestKey
+from privml.unlearning.forest.scrub import wipe
 
 INTEGER: Final = 0
 TEXT: Final = 1
@@ -49,7 +50,11 @@ def encode_ids(ids: Iterable[Any], key: ForestKey) -> Records:
         return _integer_records(ids)
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise SchemaError(f"ids is a list of ids, not one {type(ids).__name__}; write [id]")
-    return np.array([_record(v, key) for v in ids], dtype=np.uint64).reshape(-1, 3)
+    values = list(ids)
+    records = np.empty((len(values), 3), dtype=np.uint64)
+    for i, value in enumerate(values):
+        records[i, 0], records[i, 1], records[i, 2] = _record(value, key)
+    return records
 
 
 def default_ids(n: int) -> Records:
@@ -63,6 +68,7 @@ def require_distinct(records: Records) -> None:
         return
     ordered = records[order(records)]
     repeated = int((ordered[1:] == ordered[:-1]).all(axis=1).sum())
+    wipe(ordered)
     if repeated:
         raise DuplicateIdError(
             f"{repeated} of {len(records)} ids repeat another of the same request; give each once"
@@ -98,7 +104,7 @@ def _integer_records(values: NDArray[Any]) -> Records:
     if values.dtype.kind == "u" and len(values) and int(values.max()) > _HIGH:
         raise SchemaError(f"{_KINDS}; an unsigned id exceeds 2^63 - 1")
     records = np.zeros((len(values), 3), dtype=np.uint64)
-    records[:, 1] = values.astype(np.int64).view(np.uint64)
+    records[:, 1].view(np.int64)[:] = values
     return records
 
 

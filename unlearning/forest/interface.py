@@ -69,8 +69,11 @@ class Core(Protocol):
     def rows(self) -> Rows:
         """Return a copy of the living rows in canonical order."""
 
-    def canonical(self, class_order: Sequence[int]) -> bytes:
-        """Return the canonical form after resolving all tags, classes in the given code order."""
+    def canonical(self, class_order: Sequence[int]) -> bytearray:
+        """Return the canonical form after resolving all tags, classes in the given code order.
+
+        The caller overwrites the buffer when done: it holds all living rows.
+        """
 
     def resolve(self, budget_s: float | None = None) -> bool:
         """Decide tagged nodes for at most ``budget_s`` seconds; return whether none is left."""

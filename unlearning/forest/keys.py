@@ -12,10 +12,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from privml.errors import ParameterError
+import numpy as np
+
+from privml.errors import ParameterError, SchemaError
 
 KEY_BYTES: Final = 32
 SUBKEY_BYTES: Final = 16
+
+
+@dataclass(frozen=True, repr=False)
+class CategoryKey:
+    """The part of a forest's key that answering needs: it hashes category names.
+
+    Attributes
+    ----------
+    secret
+        16 bytes.
+    """
+
+    secret: bytes
+
+    def hash(self, text: str) -> int:
+        """Return 64 keyed bits of a category name."""
+        digest = hashlib.blake2b(text.encode(), key=self.secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+    def __repr__(self) -> str:
+        return "CategoryKey(<secret>)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,9 +90,9 @@ class ForestKey:
         return self._derive(b"privml.id")
 
     @cached_property
-    def category(self) -> bytes:
-        """Sub-key that turns category names into codes, 16 bytes."""
-        return self._derive(b"privml.cat")
+    def category(self) -> CategoryKey:
+        """Sub-key that turns category names into codes."""
+        return CategoryKey(self._derive(b"privml.cat"))
 
     def commitment(self) -> bytes:
         """Return 32 bytes that bind to the key and do not show it."""
@@ -79,14 +102,29 @@ class ForestKey:
         """Return the keyed 16-byte BLAKE2b of a text."""
         return hashlib.blake2b(text.encode(), key=self.identity, digest_size=16).digest()
 
-    def category_hash(self, text: str) -> int:
-        """Return 64 keyed bits of a category name."""
-        return int.from_bytes(
-            hashlib.blake2b(text.encode(), key=self.category, digest_size=8).digest(), "little"
-        )
-
     def _derive(self, person: bytes) -> bytes:
         return hashlib.blake2b(key=self.master, digest_size=SUBKEY_BYTES, person=person).digest()
 
     def __repr__(self) -> str:
         return "ForestKey(<secret>)"
+
+
+def resolve_key(key: object, random_state: object) -> ForestKey:
+    """Return the key that the constructor arguments of an estimator stand for.
+
+    Raises
+    ------
+    SchemaError
+        ``key`` is no key, or ``random_state`` is neither None nor an integer.
+    """
+    if isinstance(key, ForestKey):
+        return key
+    if isinstance(key, bytes) and len(key) == KEY_BYTES:
+        return ForestKey(key)
+    if key is not None:
+        raise SchemaError(f"key must be None, {KEY_BYTES} bytes or the key_ of another forest")
+    if random_state is None:
+        return ForestKey.fresh()
+    if isinstance(random_state, int | np.integer):
+        return ForestKey.from_seed(int(random_state))
+    raise SchemaError("random_state must be None or an integer; generators have no fixed key")

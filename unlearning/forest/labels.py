@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -57,6 +58,11 @@ class LabelTable:
     def size(self) -> int:
         """Number of codes, free ones included."""
         return len(self.values)
+
+    @cached_property
+    def in_use(self) -> int:
+        """Number of classes."""
+        return sum(label is not None for label in self.values)
 
     def encode(self, y: NDArray[Any]) -> tuple[LabelTable, NDArray[np.int64]]:
         """Return the table grown by the labels of ``y``, and the code of each row.

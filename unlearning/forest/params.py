@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
-from privml.errors import ParameterError
-from privml.params import check
+from privml.errors import SchemaError
 
 CLASSIFICATION: Final = 0
 REGRESSION: Final = 1
@@ -49,6 +48,11 @@ class ForestParams:
         Fractional bits of regression targets; 0 for classification.
     categorical
         One flag per column: it holds category codes.
+
+    Raises
+    ------
+    SchemaError
+        A parameter is out of range; all of them are listed.
     """
 
     task: int
@@ -64,7 +68,9 @@ class ForestParams:
     categorical: tuple[bool, ...]
 
     def __post_init__(self) -> None:
-        check("forest parameters", _problems(self))
+        problems = _problems(self)
+        if problems:
+            raise SchemaError(f"forest parameters: {'; '.join(problems)}")
 
     def header(self) -> tuple[int, ...]:
         """Return the integers in the order of the canonical form."""
@@ -82,7 +88,7 @@ class ForestParams:
         )
 
 
-def trees_per_row(occurrence: float, n_trees: int) -> int:
+def trees_per_row(occurrence: object, n_trees: int) -> int:
     """Return k = ceil(occurrence * n_trees) in exact decimal arithmetic.
 
     Binary floating point rounds 0.07 * 100 up to 8; read as the decimal it prints as, 0.07 gives 7.
@@ -96,20 +102,20 @@ def trees_per_row(occurrence: float, n_trees: int) -> int:
 
     Raises
     ------
-    ParameterError
-        ``occurrence`` is outside (0, 1].
+    SchemaError
+        ``occurrence`` is no number in (0, 1].
     """
+    if not isinstance(occurrence, int | float) or not 0 < occurrence <= 1:
+        raise SchemaError(f"occurrence = {occurrence!r} must be a number in (0, 1]")
     rate = Decimal(repr(float(occurrence)))
-    if not 0 < rate <= 1:
-        raise ParameterError(f"occurrence = {occurrence!r} must lie in (0, 1]")
     return int((rate * n_trees).to_integral_value(rounding=ROUND_CEILING))
 
 
 def _problems(p: ForestParams) -> list[str]:
     limits = (
         ("task", p.task, CLASSIFICATION, REGRESSION),
-        ("n_trees", p.n_trees, 1, MAX_TREES),
-        ("trees_per_row", p.trees_per_row, 1, p.n_trees),
+        ("n_estimators", p.n_trees, 1, MAX_TREES),
+        ("trees per row", p.trees_per_row, 1, max(1, p.n_trees)),
         ("max_depth", p.max_depth, 0, MAX_DEPTH),
         ("n_thresholds", p.n_thresholds, 1, MAX_THRESHOLDS),
         ("max_features", p.max_features, 1, MAX_FEATURES),

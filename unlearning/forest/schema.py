@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privml.errors import SchemaError
-from privml.unlearning.forest.keys import ForestKey
+from privml.unlearning.forest.keys import CategoryKey
 from privml.unlearning.forest.reference import Floats
+from privml.unlearning.forest.scrub import wipe
 
 TEXT_CODES: Final = 1 << 23
 """Codes below are integers given by the caller; hashed texts take the codes above, up to 2^24."""
@@ -95,7 +96,7 @@ def categorical_flags(spec: object, X: object, *, p: int) -> tuple[bool, ...]:
 
 
 def encode_categories(
-    values: NDArray[Any], columns: Columns, key: ForestKey, *, column: int
+    values: NDArray[Any], columns: Columns, key: CategoryKey, *, column: int
 ) -> Floats:
     """Return the codes of one categorical column as float32; missing values become NaN.
 
@@ -130,8 +131,10 @@ def to_float32(values: NDArray[Any], columns: Columns, *, positions: Sequence[in
     SchemaError
         A value beyond the range of float32; the message names its column.
     """
+    rounded = np.empty(values.shape, dtype=np.float32)
     with np.errstate(over="ignore"):
-        rounded = np.asarray(values, dtype=np.float32) + np.float32(0)
+        np.copyto(rounded, values, casting="same_kind")
+    rounded += np.float32(0)
     over = np.isinf(rounded).any(axis=0)
     if over.any():
         named = ", ".join(columns.label(positions[i]) for i in np.flatnonzero(over)[:_SHOWN])
@@ -147,13 +150,16 @@ def fixed_point(y: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
     SchemaError
         A target that is not below 2^(47 - bits) in absolute value.
     """
-    scaled = np.rint(np.ldexp(y, bits))
+    scaled = np.ldexp(y, bits)
+    np.rint(scaled, out=scaled)
     if len(y) and not float(np.abs(scaled).max()) < 2.0**TARGET_LIMIT_BITS:
         raise SchemaError(
             f"y: with target_bits={bits} targets lie below 2^{TARGET_LIMIT_BITS - bits} in "
             "absolute value; lower target_bits or rescale y by a constant"
         )
-    return scaled.astype(np.int64)
+    fixed = scaled.astype(np.int64)
+    wipe(scaled)
+    return fixed
 
 
 def check_target_sum(largest: int, n: int) -> None:
@@ -171,9 +177,9 @@ def check_target_sum(largest: int, n: int) -> None:
         )
 
 
-def text_code(key: ForestKey, text: str) -> int:
+def text_code(key: CategoryKey, text: str) -> int:
     """Return the category code of a text, 2^23 <= code < 2^24."""
-    return TEXT_CODES + key.category_hash(text) % TEXT_CODES
+    return TEXT_CODES + key.hash(text) % TEXT_CODES
 
 
 def _position(column: object, X: object, p: int) -> int:
@@ -194,7 +200,7 @@ def _numeric_codes(values: NDArray[np.float64], columns: Columns, column: int) -
     return values.astype(np.float32) + np.float32(0)
 
 
-def _code(value: object, columns: Columns, key: ForestKey, column: int) -> float:
+def _code(value: object, columns: Columns, key: CategoryKey, column: int) -> float:
     if value is None or type(value).__name__ == "NAType":
         return float("nan")
     if isinstance(value, str):

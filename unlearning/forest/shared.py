@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from math import isqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -16,22 +15,38 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 from privml._typing import Digest
-from privml.errors import SchemaError
+from privml.errors import CorruptModelError, SchemaError
+from privml.storage.publish import atomic_write
 from privml.unlearning.base import Impact
 from privml.unlearning.forest import frames
 from privml.unlearning.forest.audit import AuditReport, Level, audit_model
 from privml.unlearning.forest.certificate import Certificate, id_hashes
 from privml.unlearning.forest.ids import Records, decode_ids, encode_ids, require_distinct
-from privml.unlearning.forest.keys import ForestKey
+from privml.unlearning.forest.keys import ForestKey, resolve_key
 from privml.unlearning.forest.labels import LabelTable
 from privml.unlearning.forest.model import ForestModel
-from privml.unlearning.forest.params import REGRESSION, ForestParams, trees_per_row
-from privml.unlearning.forest.persistence import Limits, dump_model, load_model
-from privml.unlearning.forest.schema import Columns
-from privml.storage.publish import atomic_write
+from privml.unlearning.forest.params import REGRESSION
+from privml.unlearning.forest.persistence import (
+    DEFAULT_LIMITS,
+    Limits,
+    dump_model,
+    load_model,
+    read_model_file,
+)
+from privml.unlearning.forest.predictor import ForestPredictor, export_model
+from privml.unlearning.forest.reference import Floats
+from privml.unlearning.forest.scrub import wipe, wipe_copy, wipe_rows
+from privml.unlearning.forest.settings import (
+    constructor_arguments,
+    forest_params,
+    settings_of,
+    thread_count,
+)
+
+_COLUMNS = ("n_features_in_", "feature_names_in_")
 
 
-class DynForest(BaseEstimator):
+class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the two estimators; use one of them."""
 
     n_estimators: int
@@ -65,19 +80,15 @@ class DynForest(BaseEstimator):
         DuplicateIdError
             An id occurs twice.
         """
-        key = resolve_key(self.key, self.random_state)
-        mixed = self.categorical_features is not None
-        table = frames.read_table(self, X, reset=True, mixed=mixed)
-        columns = frames.declare_columns(self, table, self.categorical_features)
-        features = frames.encode_table(table, columns, key)
-        target = self._read_y(y, len(features))
-        labels = self._labels()
-        model = ForestModel(
-            self._parameters(columns, labels), key, columns=columns, labels=labels
-        )
-        records = None if ids is None else _named(ids, key, n=len(features))
-        model.fit(features, target, records, threads=thread_count(self.n_jobs))
-        self._model = model
+        mine = self.__dict__
+        before = {name: mine[name] for name in _COLUMNS if name in mine}
+        try:
+            self._model = self._trained(X, y, ids)
+        except BaseException:
+            for name in _COLUMNS:
+                mine.pop(name, None)
+            mine.update(before)
+            raise
         return self
 
     def learn(self, X: ArrayLike, y: ArrayLike, ids: Iterable[Any] | None = None) -> Self:
@@ -101,7 +112,7 @@ class DynForest(BaseEstimator):
         """
         model = self._fitted()
         features = self._encode(X)
-        target = self._read_y(y, len(features))
+        target = self._read_y(y, n=len(features), bits=model.params.target_bits)
         records = None if ids is None else _named(ids, model.key, n=len(features))
         model.learn(features, target, records)
         return self
@@ -132,22 +143,35 @@ class DynForest(BaseEstimator):
             Something that cannot be an id.
         """
         model = self._fitted()
-        return model.unlearn(encode_ids(ids, model.key), with_digest=digest)
+        records = encode_ids(ids, model.key)
+        try:
+            return model.unlearn(records, with_digest=digest)
+        finally:
+            wipe(records)
 
     def affected(self, ids: Iterable[Any]) -> Impact:
         """Return the trees that hold each id, or would hold it; changes nothing."""
         model = self._fitted()
-        return Impact("tree", model.core.affected(encode_ids(ids, model.key)))
+        records = encode_ids(ids, model.key)
+        trees = model.core.affected(records)
+        wipe(records)
+        return Impact("tree", trees)
 
     def contains(self, ids: Iterable[Any]) -> NDArray[np.bool_]:
         """Return which ids are those of living rows."""
         model = self._fitted()
-        return model.core.contains(encode_ids(ids, model.key))
+        records = encode_ids(ids, model.key)
+        living = model.core.contains(records)
+        wipe(records)
+        return living
 
     def id_hashes(self, ids: Iterable[Any]) -> tuple[str, ...]:
         """Return the keyed hashes under which certificates of this model name ``ids``."""
         model = self._fitted()
-        return id_hashes(encode_ids(ids, model.key), model.key)
+        records = encode_ids(ids, model.key)
+        hashes = id_hashes(records, model.key)
+        wipe(records)
+        return hashes
 
     def state_digest(self) -> Digest:
         """Return the SHA-256 of the canonical form: rows, key, parameters and every tree.
@@ -180,6 +204,24 @@ class DynForest(BaseEstimator):
         """Do the same as :meth:`purge`."""
         self.purge()
 
+    def export_predictor(self) -> ForestPredictor:
+        """Return a model of this version that only answers: no rows, no counts, no key.
+
+        It cannot forget. Issue a new one after a deletion and have the old one destroyed.
+        """
+        return export_model(self._fitted())
+
+    def rekey(self) -> Self:
+        """Retrain on the living rows under a fresh secret key, ``key_`` from then on.
+
+        Raises
+        ------
+        UnsupportedError
+            Ids or categories are texts, of which only hashes under the old key are left.
+        """
+        self._model = self._fitted().rekeyed(threads=thread_count(self.n_jobs))
+        return self
+
     def memory_usage(self) -> Mapping[str, int]:
         """Return bytes per part of the forest, and under ``"total"`` their sum."""
         return self._fitted().core.memory()
@@ -194,10 +236,16 @@ class DynForest(BaseEstimator):
         StorageError
             The file could not be written; the old one, if any, is whole.
         """
-        atomic_write(Path(path), dump_model(self._fitted(), self._settings()))
+        data = dump_model(self._fitted(), settings_of(self.get_params(deep=False)))
+        try:
+            atomic_write(Path(path), data)
+        finally:
+            wipe(data)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, limits: Limits = Limits(), n_jobs: int = 1) -> Self:
+    def load(
+        cls, path: str | PathLike[str], *, limits: Limits = DEFAULT_LIMITS, n_jobs: int = 1
+    ) -> Self:
         """Read a saved model, retrain it from its rows and compare every byte.
 
         Parameters
@@ -219,4 +267,119 @@ class DynForest(BaseEstimator):
         StorageError
             It cannot be read.
         """
-        return cls._from_bytes(read_model_file(path, limits), limits, thread_count(n_jobs))
+        threads, data = thread_count(n_jobs), read_model_file(path, limits)
+        try:
+            model, description = load_model(data, limits=limits, threads=threads)
+        finally:
+            wipe(data)
+        estimator = cls()
+        if model.regression != (estimator._task() == REGRESSION):
+            raise CorruptModelError(f"the file holds a {description.estimator}; load it as one")
+        arguments = constructor_arguments(description.settings, model.key)
+        known = estimator.get_params(deep=False)
+        estimator.set_params(**{name: v for name, v in arguments.items() if name in known})
+        estimator._adopt(model)
+        return estimator
+
+    @property
+    def key_(self) -> ForestKey:
+        """Key of the fitted forest; shown redacted."""
+        return self._fitted().key
+
+    @property
+    def ids_(self) -> NDArray[Any]:
+        """Ids of the living rows in canonical order; a text, which is not kept, as its hash."""
+        rows = self._fitted().core.rows()
+        ids = decode_ids(rows.ids)
+        wipe_rows(rows)
+        return ids
+
+    @property
+    def n_live_(self) -> int:
+        """Number of living rows."""
+        return self._fitted().n_rows
+
+    @property
+    def version_(self) -> int:
+        """Number of changes since and including the fit."""
+        return self._fitted().version
+
+    @abstractmethod
+    def _task(self) -> int: ...
+
+    @abstractmethod
+    def _labels(self) -> LabelTable: ...
+
+    @abstractmethod
+    def _read_y(self, y: ArrayLike, *, n: int, bits: int) -> NDArray[Any]: ...
+
+    def _trained(self, X: ArrayLike, y: ArrayLike, ids: Iterable[Any] | None) -> ForestModel:
+        key = resolve_key(self.key, self.random_state)
+        mixed = self.categorical_features is not None
+        table = frames.read_table(self, X, reset=True, mixed=mixed)
+        columns = frames.declare_columns(self, table, self.categorical_features)
+        features = frames.encode_table(table, columns, key.category)
+        wipe_copy(table, X)
+        labels, given = self._labels(), self.get_params(deep=False)
+        params = forest_params(given, task=self._task(), columns=columns, labels=labels)
+        target = self._read_y(y, n=len(features), bits=params.target_bits)
+        model = ForestModel(params, key, columns=columns, labels=labels)
+        records = None if ids is None else _named(ids, key, n=len(features))
+        model.fit(features, target, records, threads=thread_count(self.n_jobs))
+        return model
+
+    def _fitted(self) -> ForestModel:
+        model: ForestModel | None = getattr(self, "_model", None)
+        if model is None:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        return model
+
+    def _encode(self, X: ArrayLike) -> Floats:
+        model = self._fitted()
+        mixed = any(model.columns.categorical)
+        table = frames.read_table(self, X, reset=False, mixed=mixed)
+        features = frames.encode_table(table, model.columns, model.key.category)
+        wipe_copy(table, X)
+        return features
+
+    def _predict(self, X: ArrayLike) -> tuple[NDArray[np.float64], LabelTable]:
+        model = self._fitted()
+        return model.predict(self._encode(X), threads=thread_count(self.n_jobs))
+
+    def _adopt(self, model: ForestModel) -> None:
+        self._model = model
+        self.n_features_in_ = model.params.n_features
+        if model.columns.names is not None:
+            self.feature_names_in_ = np.array(model.columns.names, dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_model")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return constructor arguments and the file form, so that nothing forgotten rides along."""
+        params = self.get_params(deep=False)
+        model: ForestModel | None = getattr(self, "_model", None)
+        saved = None if model is None else bytes(dump_model(model, settings_of(params)))
+        return {"params": params, "model": saved}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore through the validating loader."""
+        for name, value in state["params"].items():
+            setattr(self, name, value)
+        if state["model"] is not None:
+            threads = thread_count(self.n_jobs)
+            model, _ = load_model(state["model"], limits=DEFAULT_LIMITS, threads=threads)
+            self._adopt(model)
+
+
+def _named(ids: Iterable[Any], key: ForestKey, *, n: int) -> Records:
+    records = encode_ids(ids, key)
+    if len(records) != n:
+        raise SchemaError(f"ids has {len(records)} entries for {n} rows; give one per row")
+    require_distinct(records)
+    return records

@@ -17,6 +17,7 @@ from privml.unlearning.forest.interface import Change
 from privml.unlearning.forest.keys import ForestKey
 from privml.unlearning.forest.params import REGRESSION, ForestParams
 from privml.unlearning.forest.reference import Floats, Forest, Rows
+from privml.unlearning.forest.scrub import wipe_rows
 
 _WORDS: Final = 3
 
@@ -105,7 +106,7 @@ class TwinCore:
         """Return the living rows in canonical order."""
         return self._rows.canonical()
 
-    def canonical(self, class_order: Sequence[int]) -> bytes:
+    def canonical(self, class_order: Sequence[int]) -> bytearray:
         """Return the canonical form."""
         params, rows = self._params, self._rows
         if params.task != REGRESSION:
@@ -113,7 +114,7 @@ class TwinCore:
             place[list(class_order)] = np.arange(len(class_order))
             rows = Rows(rows.ids, rows.X, place[rows.y])
             params = replace(params, n_classes=len(class_order))
-        return canonical.canonical_bytes(reference.build_forest(rows, self._key, params))
+        return bytearray(canonical.canonical_bytes(reference.build_forest(rows, self._key, params)))
 
     def resolve(self, budget_s: float | None = None) -> bool:
         """Do nothing: the twin leaves nothing undecided."""
@@ -140,9 +141,9 @@ class TwinCore:
             classes = max(classes, int(rows.y.max()) + 1)
         with self._lock:
             self._params = replace(self._params, n_classes=classes)
-            for old in (self._rows, self._built.rows if self._built else self._rows):
-                for array in (old.ids, old.X, old.y):
-                    array.fill(0)
+            wipe_rows(self._rows)
+            if self._built is not None:
+                wipe_rows(self._built.rows)
             self._rows, self._built = rows, None
 
     def _forest(self) -> Forest:

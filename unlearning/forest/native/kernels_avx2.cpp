@@ -1,0 +1,410 @@
+// AVX2 kernels; same results as the portable ones, bit for bit. Compiled with -mavx2 and entered
+// only on processors that have it, so nothing here may be inlined elsewhere.
+#include <immintrin.h>
+
+#include "kernels.hpp"
+
+namespace privml::forest {
+namespace {
+
+constexpr float kInf = __builtin_inff();
+
+__m256 load(const float* at) { return _mm256_loadu_ps(at); }
+
+uint32_t sum_lanes(__m256i v) {
+  alignas(32) uint32_t lane[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lane), v);
+  uint32_t total = 0;
+  for (uint32_t x : lane) total += x;
+  return total;
+}
+
+float min_lanes(__m256 v) {
+  __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+float max_lanes(__m256 v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+// Padding is NaN, which min and max skip as long as it is their first operand.
+Range range(const float* x, uint32_t n) {
+  const uint32_t padded = round_up(n, 8);
+  __m256 mn = _mm256_set1_ps(kInf), mx = _mm256_set1_ps(-kInf);
+  __m256i present = _mm256_setzero_si256();
+  for (uint32_t i = 0; i < padded; i += 8) {
+    const __m256 v = load(x + i);
+    mn = _mm256_min_ps(v, mn);
+    mx = _mm256_max_ps(v, mx);
+    present = _mm256_sub_epi32(present, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_EQ_OQ)));
+  }
+  Range r{0, 0, 0, 0, n - sum_lanes(present)};
+  if (r.missing == n) return r;
+  // Minimum and maximum of zeros may pick either sign; the rows hold only +0.
+  r.mn = min_lanes(mn);
+  r.mx = max_lanes(mx);
+  const __m256 low = _mm256_set1_ps(r.mn), high = _mm256_set1_ps(r.mx);
+  __m256i at_mn = _mm256_setzero_si256(), at_mx = at_mn;
+  for (uint32_t i = 0; i < padded; i += 8) {
+    const __m256 v = load(x + i);
+    at_mn = _mm256_sub_epi32(at_mn, _mm256_castps_si256(_mm256_cmp_ps(v, low, _CMP_EQ_OQ)));
+    at_mx = _mm256_sub_epi32(at_mx, _mm256_castps_si256(_mm256_cmp_ps(v, high, _CMP_EQ_OQ)));
+  }
+  r.at_mn = sum_lanes(at_mn);
+  r.at_mx = sum_lanes(at_mx);
+  return r;
+}
+
+// Bits of 8 * vectors values, in order.
+template <int kVectors>
+uint64_t bits_le(const __m256* x, __m256 w) {
+  if constexpr (kVectors == 1) {
+    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(x[0], w, _CMP_LE_OQ)));
+  } else if constexpr (kVectors == 2) {
+    return bits_le<1>(x, w) | bits_le<1>(x + 1, w) << 8;
+  } else if constexpr (kVectors == 4) {
+    const __m256i a = _mm256_packs_epi32(
+        _mm256_castps_si256(_mm256_cmp_ps(x[0], w, _CMP_LE_OQ)),
+        _mm256_castps_si256(_mm256_cmp_ps(x[1], w, _CMP_LE_OQ)));
+    const __m256i b = _mm256_packs_epi32(
+        _mm256_castps_si256(_mm256_cmp_ps(x[2], w, _CMP_LE_OQ)),
+        _mm256_castps_si256(_mm256_cmp_ps(x[3], w, _CMP_LE_OQ)));
+    // The packs work within 128-bit halves; put the groups of four rows back in order.
+    const __m256i in_order = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b),
+                                                         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return uint32_t(_mm256_movemask_epi8(in_order));
+  } else {
+    return bits_le<4>(x, w) | bits_le<4>(x + 4, w) << 32;
+  }
+}
+
+void mask_le(const float* x, uint32_t n, float w, uint64_t* out) {
+  const __m256 limit = _mm256_set1_ps(w);
+  for (uint32_t i = 0; i < n; i += kChunk) {
+    __m256 v[8];
+    for (int b = 0; b < 8; ++b) v[b] = load(x + i + 8 * b);
+    out[i / kChunk] = bits_le<8>(v, limit);
+  }
+}
+
+void mask_bit(const uint64_t* words, uint32_t n, uint32_t bit, uint64_t* out) {
+  const __m128i up = _mm_cvtsi32_si128(int(63 - bit));
+  for (uint32_t i = 0; i < n; i += kChunk) {
+    uint64_t bits = 0;
+    for (uint32_t b = 0; b < kChunk; b += 4) {
+      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + i + b));
+      const int four = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_sll_epi64(v, up)));
+      bits |= uint64_t(four) << b;
+    }
+    if (n - i < kChunk) bits &= (uint64_t(1) << (n - i)) - 1;
+    out[i / kChunk] = bits;
+  }
+}
+
+float highest(const float* scores, uint32_t from, uint32_t to) {
+  __m256 best = _mm256_set1_ps(-1.0f);
+  uint32_t j = from;
+  for (; j + 8 <= to; j += 8) best = _mm256_max_ps(best, load(scores + j));
+  float top = max_lanes(best);
+  for (; j < to; ++j) top = scores[j] > top ? scores[j] : top;
+  return top;
+}
+
+float highest_outside(const float* scores, uint32_t lanes, uint32_t from, uint32_t to) {
+  const float a = highest(scores, 0, from), b = highest(scores, to, lanes);
+  return a > b ? a : b;
+}
+
+uint32_t find(const uint32_t* at, uint32_t n, uint32_t value) {
+  const __m256i wanted = _mm256_set1_epi32(int(value));
+  uint32_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + i));
+    const int hit = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(v, wanted)));
+    if (hit) return i + uint32_t(__builtin_ctz(unsigned(hit)));
+  }
+  while (i < n && at[i] != value) ++i;
+  return i;
+}
+
+// One chunk of at most 8 * kVectors rows against all lanes.
+template <int kVectors, class Count>
+void count_chunk(const float* x, const float* w, uint32_t lanes, const uint64_t* masks,
+                 uint32_t channels, uint32_t words, Count* left, Count* by_class,
+                 uint32_t stride) {
+  __m256 v[kVectors];
+  for (int b = 0; b < kVectors; ++b) v[b] = load(x + 8 * b);
+  if (channels == 1) {
+    const uint64_t ones = masks[0];
+    for (uint32_t j = 0; j < lanes; ++j) {
+      const uint64_t bits = bits_le<kVectors>(v, _mm256_broadcast_ss(w + j));
+      left[j] = Count(left[j] + __builtin_popcountll(bits));
+      by_class[j] = Count(by_class[j] + __builtin_popcountll(bits & ones));
+    }
+    return;
+  }
+  for (uint32_t j = 0; j < lanes; ++j) {
+    const uint64_t bits = bits_le<kVectors>(v, _mm256_broadcast_ss(w + j));
+    left[j] = Count(left[j] + __builtin_popcountll(bits));
+    for (uint32_t c = 0; c < channels; ++c) {
+      Count& cell = by_class[c * stride + j];
+      cell = Count(cell + __builtin_popcountll(bits & masks[c * words]));
+    }
+  }
+}
+
+template <class Count>
+void count(const float* x, uint32_t n, const float* w, uint32_t lanes, const uint64_t* masks,
+           uint32_t channels, uint32_t words, Count* left, Count* by_class, uint32_t stride) {
+  for (uint32_t j = 0; j < lanes; ++j) left[j] = 0;
+  for (uint32_t c = 0; c < channels; ++c)
+    for (uint32_t j = 0; j < lanes; ++j) by_class[c * stride + j] = 0;
+  uint32_t i = 0;
+  const auto chunk = [&](auto kernel) {
+    kernel(x + i, w, lanes, masks + i / kChunk, channels, words, left, by_class, stride);
+  };
+  for (; i + 32 < n; i += kChunk) chunk(count_chunk<8, Count>);
+  if (i >= n) return;
+  const uint32_t rest = n - i;
+  if (rest > 16) chunk(count_chunk<4, Count>);
+  else if (rest > 8) chunk(count_chunk<2, Count>);
+  else chunk(count_chunk<1, Count>);
+}
+
+__m256i below(const float* w, __m256 x) {
+  return _mm256_castps_si256(_mm256_cmp_ps(x, load(w), _CMP_LE_OQ));
+}
+
+// Adds -1 or +1 where the mask is set: subtracting a mask adds one.
+void add_mask(uint16_t* at, __m128i mask, __m128i flip) {
+  __m128i* to = reinterpret_cast<__m128i*>(at);
+  const __m128i step = _mm_sub_epi16(_mm_xor_si128(mask, flip), flip);
+  _mm_storeu_si128(to, _mm_add_epi16(_mm_loadu_si128(to), step));
+}
+
+void update_lanes(const float* w, uint32_t lanes, float x, int32_t step, uint16_t* left,
+              uint16_t* by_class) {
+  const __m256 value = _mm256_set1_ps(x);
+  const __m128i flip = _mm_set1_epi16(step > 0 ? -1 : 0);
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i wide = below(w + j, value);
+    const __m128i mask =
+        _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    add_mask(left + j, mask, flip);
+    if (by_class) add_mask(by_class + j, mask, flip);
+  }
+}
+
+void add_mask(uint32_t* at, __m256i mask, __m256i flip) {
+  __m256i* to = reinterpret_cast<__m256i*>(at);
+  const __m256i step = _mm256_sub_epi32(_mm256_xor_si256(mask, flip), flip);
+  _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), step));
+}
+
+void update_lanes(const float* w, uint32_t lanes, float x, int32_t step, uint32_t* left,
+              uint32_t* by_class) {
+  const __m256 value = _mm256_set1_ps(x);
+  const __m256i flip = _mm256_set1_epi32(step > 0 ? -1 : 0);
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i mask = below(w + j, value);
+    add_mask(left + j, mask, flip);
+    if (by_class) add_mask(by_class + j, mask, flip);
+  }
+}
+
+// Two passes: the first decides without branches what each slot needs, for its outcome is as good
+// as random; the second moves the counters.
+template <class Count>
+uint64_t update_slots(Slot* slots, uint32_t count, const float* thresholds, Count* left,
+                      Count* by_class, const float* x, int32_t step) {
+  uint64_t numeric = 0, pairs = 0, lows = 0, special = 0;
+  float value[64];
+  const uint32_t least = step > 0 ? 0 : 1;  // the last holder of an extreme is special
+  for (uint32_t q = 0; q < count; ++q) {
+    Slot& slot = slots[q];
+    const float v = x[slot.attribute];
+    float mn, mx;
+    __builtin_memcpy(&mn, &slot.mn, 4);
+    __builtin_memcpy(&mx, &slot.mx, 4);
+    const bool is_numeric = slot.kind == kNumeric, is_pair = slot.kind == kTwoValued;
+    const bool low = v == mn, high = v == mx;
+    const bool stays = (low & (slot.at_mn > least)) | (high & (slot.at_mx > least)) |
+                       (is_numeric & (v > mn) & (v < mx));
+    const bool simple = stays & (mn < mx) & (is_numeric | is_pair);
+    slot.at_mn += uint32_t(step) & (0u - uint32_t(simple & low));
+    slot.at_mx += uint32_t(step) & (0u - uint32_t(simple & high));
+    value[q] = v;
+    const uint64_t bit = uint64_t(1) << q;
+    numeric |= bit & (0 - uint64_t(simple & is_numeric));
+    pairs |= bit & (0 - uint64_t(is_pair));
+    lows |= bit & (0 - uint64_t(simple & is_pair & low));
+    special |= bit & (0 - uint64_t(!simple));
+  }
+  for (uint64_t rest = numeric; rest != 0; rest &= rest - 1) {
+    const uint32_t q = uint32_t(__builtin_ctzll(rest));
+    const uint32_t lane = slots[q].lane;
+    update_lanes(thresholds + lane, slots[q].lanes, value[q], step, left + lane,
+           by_class ? by_class + lane : nullptr);
+  }
+  for (uint64_t rest = pairs; rest != 0; rest &= rest - 1) {
+    const uint32_t q = uint32_t(__builtin_ctzll(rest));
+    const uint32_t lane = slots[q].lane;
+    const int32_t move = step * int32_t(lows >> q & 1);
+    left[lane] = Count(left[lane] + move);
+    if (by_class) by_class[lane] = Count(by_class[lane] + move);
+  }
+  return special;
+}
+
+__m256i widen(const uint16_t* at) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+}
+
+__m256i widen(const uint32_t* at) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+}
+
+template <class Count>
+uint32_t all_admissible(const Count* left, uint32_t lanes, uint32_t n, uint32_t* out) {
+  uint32_t found = 0;
+  for (uint32_t j = 0; j < lanes; ++j)
+    if (left[j] > 0 && left[j] < n) out[found++] = j;
+  return found;
+}
+
+// Lanes whose screened score reaches the limit, in order.
+uint32_t lanes_above(const float* scores, uint32_t lanes, float limit, uint32_t* out) {
+  uint32_t found = 0;
+  const __m256 bound = _mm256_set1_ps(limit);
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    unsigned hits = unsigned(_mm256_movemask_ps(_mm256_cmp_ps(load(scores + j), bound,
+                                                              _CMP_GE_OQ)));
+    for (; hits; hits &= hits - 1) out[found++] = j + uint32_t(__builtin_ctz(hits));
+  }
+  return found;
+}
+
+// For two classes V = const + (2/n) D with D = (n a - N l)^2 / (l r). The integers are exact, the
+// float32 rounding of D stays below 4e-7 of it, and float64 rounding of V moves D by less than
+// 1e-15 n^2; the band below is wider than both together.
+template <class Count>
+uint32_t screen_binary(const Count* left, const Count* ones, uint32_t lanes, uint32_t n,
+                       uint32_t n_ones, float* scores, uint32_t* out) {
+  if (n > kScreenRows) return all_admissible(left, lanes, n, out);
+  const __m256i all = _mm256_set1_epi32(int(n)), positives = _mm256_set1_epi32(int(n_ones));
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256 refused = _mm256_set1_ps(-1.0f);
+  __m256 best = refused;
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i l = widen(left + j), a = widen(ones + j), r = _mm256_sub_epi32(all, l);
+    const __m256i ok = _mm256_and_si256(_mm256_cmpgt_epi32(l, zero), _mm256_cmpgt_epi32(r, zero));
+    const __m256 d = _mm256_cvtepi32_ps(
+        _mm256_sub_epi32(_mm256_mullo_epi32(a, all), _mm256_mullo_epi32(l, positives)));
+    const __m256 bottom = _mm256_mul_ps(_mm256_cvtepi32_ps(l), _mm256_cvtepi32_ps(r));
+    const __m256 score = _mm256_blendv_ps(refused, _mm256_div_ps(_mm256_mul_ps(d, d), bottom),
+                                          _mm256_castsi256_ps(ok));
+    _mm256_storeu_ps(scores + j, score);
+    best = _mm256_max_ps(best, score);
+  }
+  const float top = max_lanes(best);
+  if (top < 0) return 0;
+  const float rows = float(n);
+  return lanes_above(scores, lanes, top - top * 2e-6f - rows * rows * 4e-15f, out);
+}
+
+// V itself, whose float32 rounding stays below 4e-7 of it.
+template <class Count>
+uint32_t screen_multi(const Count* left, const Count* by_class, uint32_t lanes, uint32_t n,
+                      const uint32_t* totals, uint32_t channels, float* scores, uint32_t* out) {
+  if (n > kScreenRows) return all_admissible(left, lanes, n, out);
+  const __m256i all = _mm256_set1_epi32(int(n)), zero = _mm256_setzero_si256();
+  const __m256 refused = _mm256_set1_ps(-1.0f);
+  __m256 best = refused;
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i l = widen(left + j), r = _mm256_sub_epi32(all, l);
+    const __m256i ok = _mm256_and_si256(_mm256_cmpgt_epi32(l, zero), _mm256_cmpgt_epi32(r, zero));
+    __m256i first = l, in_left = zero, in_right = zero;
+    for (uint32_t c = 0; c < channels; ++c) {
+      const __m256i a = widen(by_class + size_t(c) * lanes + j);
+      const __m256i b = _mm256_sub_epi32(_mm256_set1_epi32(int(totals[c + 1])), a);
+      first = _mm256_sub_epi32(first, a);
+      in_left = _mm256_add_epi32(in_left, _mm256_mullo_epi32(a, a));
+      in_right = _mm256_add_epi32(in_right, _mm256_mullo_epi32(b, b));
+    }
+    const __m256i rest = _mm256_sub_epi32(_mm256_set1_epi32(int(totals[0])), first);
+    in_left = _mm256_add_epi32(in_left, _mm256_mullo_epi32(first, first));
+    in_right = _mm256_add_epi32(in_right, _mm256_mullo_epi32(rest, rest));
+    const __m256 value = _mm256_add_ps(
+        _mm256_div_ps(_mm256_cvtepi32_ps(in_left), _mm256_cvtepi32_ps(l)),
+        _mm256_div_ps(_mm256_cvtepi32_ps(in_right), _mm256_cvtepi32_ps(r)));
+    const __m256 score = _mm256_blendv_ps(refused, value, _mm256_castsi256_ps(ok));
+    _mm256_storeu_ps(scores + j, score);
+    best = _mm256_max_ps(best, score);
+  }
+  const float top = max_lanes(best);
+  return top < 0 ? 0 : lanes_above(scores, lanes, top - top * 2e-6f, out);
+}
+
+// Masks of four 64-bit lanes each from one of eight 32-bit lanes.
+__m256i low_half(__m256i mask) { return _mm256_cvtepi32_epi64(_mm256_castsi256_si128(mask)); }
+__m256i high_half(__m256i mask) { return _mm256_cvtepi32_epi64(_mm256_extracti128_si256(mask, 1)); }
+
+void count_sums(const float* x, const int64_t* y, uint32_t n, const float* w, uint32_t lanes,
+                uint32_t* left, int64_t* sums) {
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256 limit = load(w + j);
+    __m256i rows = _mm256_setzero_si256(), low = rows, high = rows;
+    for (uint32_t i = 0; i < n; ++i) {
+      const __m256i mask =
+          _mm256_castps_si256(_mm256_cmp_ps(_mm256_broadcast_ss(x + i), limit, _CMP_LE_OQ));
+      const __m256i target = _mm256_set1_epi64x(y[i]);
+      rows = _mm256_sub_epi32(rows, mask);
+      low = _mm256_add_epi64(low, _mm256_and_si256(low_half(mask), target));
+      high = _mm256_add_epi64(high, _mm256_and_si256(high_half(mask), target));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(left + j), rows);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + j), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + j + 4), high);
+  }
+}
+
+void update_sums(const float* w, uint32_t lanes, float x, int32_t step, int64_t y, uint32_t* left,
+                 int64_t* sums) {
+  const __m256 value = _mm256_set1_ps(x);
+  const __m256i flip = _mm256_set1_epi32(step > 0 ? -1 : 0);
+  const __m256i target = _mm256_set1_epi64x(step * y);
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i mask = below(w + j, value);
+    add_mask(left + j, mask, flip);
+    __m256i* to = reinterpret_cast<__m256i*>(sums + j);
+    _mm256_storeu_si256(
+        to, _mm256_add_epi64(_mm256_loadu_si256(to), _mm256_and_si256(low_half(mask), target)));
+    _mm256_storeu_si256(to + 1, _mm256_add_epi64(_mm256_loadu_si256(to + 1),
+                                                 _mm256_and_si256(high_half(mask), target)));
+  }
+}
+
+}  // namespace
+
+const Kernels& kernels_avx2() {
+  static const Kernels kernels{
+      true,
+      range,
+      mask_le,
+      mask_bit,
+      highest_outside,
+      find,
+      count_sums,
+      update_sums,
+      {count<uint16_t>, update_lanes, update_slots<uint16_t>, screen_binary<uint16_t>,
+       screen_multi<uint16_t>},
+      {count<uint32_t>, update_lanes, update_slots<uint32_t>, screen_binary<uint32_t>,
+       screen_multi<uint32_t>}};
+  return kernels;
+}
+
+}  // namespace privml::forest

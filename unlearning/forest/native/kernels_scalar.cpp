@@ -1,0 +1,186 @@
+// Portable kernels; they define what the vector kernels compute.
+#include "kernels.hpp"
+
+namespace privml::forest {
+namespace {
+
+Range range(const float* x, uint32_t n) {
+  Range r{0, 0, 0, 0, 0};
+  bool any = false;
+  for (uint32_t i = 0; i < n; ++i) {
+    const float v = x[i];
+    if (v != v) {
+      ++r.missing;
+      continue;
+    }
+    if (!any || v < r.mn) r.mn = v, r.at_mn = 0;
+    if (!any || v > r.mx) r.mx = v, r.at_mx = 0;
+    any = true;
+    r.at_mn += v == r.mn;
+    r.at_mx += v == r.mx;
+  }
+  return r;
+}
+
+void mask_le(const float* x, uint32_t n, float w, uint64_t* out) {
+  for (uint32_t i = 0; i < n; i += kChunk) {
+    uint64_t bits = 0;
+    for (uint32_t b = 0; b < kChunk && i + b < n; ++b) bits |= uint64_t(x[i + b] <= w) << b;
+    out[i / kChunk] = bits;
+  }
+}
+
+void mask_bit(const uint64_t* words, uint32_t n, uint32_t bit, uint64_t* out) {
+  for (uint32_t i = 0; i < n; i += kChunk) {
+    uint64_t bits = 0;
+    for (uint32_t b = 0; b < kChunk && i + b < n; ++b) bits |= (words[i + b] >> bit & 1) << b;
+    out[i / kChunk] = bits;
+  }
+}
+
+float highest_outside(const float* scores, uint32_t lanes, uint32_t from, uint32_t to) {
+  float best = -1;
+  for (uint32_t j = 0; j < lanes; ++j)
+    if ((j < from || j >= to) && scores[j] > best) best = scores[j];
+  return best;
+}
+
+uint32_t find(const uint32_t* at, uint32_t n, uint32_t value) {
+  uint32_t i = 0;
+  while (i < n && at[i] != value) ++i;
+  return i;
+}
+
+template <class Count>
+void count(const float* x, uint32_t n, const float* w, uint32_t lanes, const uint64_t* masks,
+           uint32_t channels, uint32_t words, Count* left, Count* by_class, uint32_t stride) {
+  for (uint32_t j = 0; j < lanes; ++j) {
+    uint32_t total = 0;
+    for (uint32_t c = 0; c < channels; ++c) by_class[c * stride + j] = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (!(x[i] <= w[j])) continue;
+      ++total;
+      for (uint32_t c = 0; c < channels; ++c)
+        by_class[c * stride + j] =
+            Count(by_class[c * stride + j] + (masks[c * words + i / kChunk] >> i % kChunk & 1));
+    }
+    left[j] = Count(total);
+  }
+}
+
+template <class Count>
+void update(const float* w, uint32_t lanes, float x, int32_t step, Count* left, Count* by_class) {
+  for (uint32_t j = 0; j < lanes; ++j) {
+    if (!(x <= w[j])) continue;
+    left[j] = Count(left[j] + step);
+    if (by_class) by_class[j] = Count(by_class[j] + step);
+  }
+}
+
+// Two passes: the first decides without branches what each slot needs, for its outcome is as good
+// as random; the second moves the counters.
+template <class Count>
+uint64_t update_slots(Slot* slots, uint32_t count, const float* thresholds, Count* left,
+                      Count* by_class, const float* x, int32_t step) {
+  uint64_t numeric = 0, pairs = 0, lows = 0, special = 0;
+  float value[64];
+  const uint32_t least = step > 0 ? 0 : 1;  // the last holder of an extreme is special
+  for (uint32_t q = 0; q < count; ++q) {
+    Slot& slot = slots[q];
+    const float v = x[slot.attribute];
+    float mn, mx;
+    __builtin_memcpy(&mn, &slot.mn, 4);
+    __builtin_memcpy(&mx, &slot.mx, 4);
+    const bool is_numeric = slot.kind == kNumeric, is_pair = slot.kind == kTwoValued;
+    const bool low = v == mn, high = v == mx;
+    const bool stays = (low & (slot.at_mn > least)) | (high & (slot.at_mx > least)) |
+                       (is_numeric & (v > mn) & (v < mx));
+    const bool simple = stays & (mn < mx) & (is_numeric | is_pair);
+    slot.at_mn += uint32_t(step) & (0u - uint32_t(simple & low));
+    slot.at_mx += uint32_t(step) & (0u - uint32_t(simple & high));
+    value[q] = v;
+    const uint64_t bit = uint64_t(1) << q;
+    numeric |= bit & (0 - uint64_t(simple & is_numeric));
+    pairs |= bit & (0 - uint64_t(is_pair));
+    lows |= bit & (0 - uint64_t(simple & is_pair & low));
+    special |= bit & (0 - uint64_t(!simple));
+  }
+  for (uint64_t rest = numeric; rest != 0; rest &= rest - 1) {
+    const uint32_t q = uint32_t(__builtin_ctzll(rest));
+    const uint32_t lane = slots[q].lane;
+    update(thresholds + lane, slots[q].lanes, value[q], step, left + lane,
+           by_class ? by_class + lane : nullptr);
+  }
+  for (uint64_t rest = pairs; rest != 0; rest &= rest - 1) {
+    const uint32_t q = uint32_t(__builtin_ctzll(rest));
+    const uint32_t lane = slots[q].lane;
+    const int32_t move = step * int32_t(lows >> q & 1);
+    left[lane] = Count(left[lane] + move);
+    if (by_class) by_class[lane] = Count(by_class[lane] + move);
+  }
+  return special;
+}
+
+template <class Count>
+uint32_t admissible(const Count* left, uint32_t lanes, uint32_t n, uint32_t* out) {
+  uint32_t found = 0;
+  for (uint32_t j = 0; j < lanes; ++j)
+    if (left[j] > 0 && left[j] < n) out[found++] = j;
+  return found;
+}
+
+template <class Count>
+uint32_t screen_binary(const Count* left, const Count*, uint32_t lanes, uint32_t n, uint32_t,
+                       float*, uint32_t* out) {
+  return admissible(left, lanes, n, out);
+}
+
+template <class Count>
+uint32_t screen_multi(const Count* left, const Count*, uint32_t lanes, uint32_t n,
+                      const uint32_t*, uint32_t, float*, uint32_t* out) {
+  return admissible(left, lanes, n, out);
+}
+
+void count_sums(const float* x, const int64_t* y, uint32_t n, const float* w, uint32_t lanes,
+                uint32_t* left, int64_t* sums) {
+  for (uint32_t j = 0; j < lanes; ++j) {
+    left[j] = 0;
+    sums[j] = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (!(x[i] <= w[j])) continue;
+      ++left[j];
+      sums[j] += y[i];
+    }
+  }
+}
+
+void update_sums(const float* w, uint32_t lanes, float x, int32_t step, int64_t y, uint32_t* left,
+                 int64_t* sums) {
+  for (uint32_t j = 0; j < lanes; ++j) {
+    if (!(x <= w[j])) continue;
+    left[j] += uint32_t(step);
+    sums[j] += step * y;
+  }
+}
+
+template <class Count>
+constexpr CountKernels<Count> kCounts{count<Count>, update<Count>, update_slots<Count>,
+                                      screen_binary<Count>, screen_multi<Count>};
+
+}  // namespace
+
+const Kernels& kernels_scalar() {
+  static const Kernels kernels{false,
+                               range,
+                               mask_le,
+                               mask_bit,
+                               highest_outside,
+                               find,
+                               count_sums,
+                               update_sums,
+                               kCounts<uint16_t>,
+                               kCounts<uint32_t>};
+  return kernels;
+}
+
+}  // namespace privml::forest

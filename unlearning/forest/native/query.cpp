@@ -1,0 +1,200 @@
+// Predictions. All of one call speaks of one version: it holds the shared lock, or, once it has met
+// a tag, the exclusive one.
+#include <cmath>
+
+#include "forest.hpp"
+
+namespace privml::forest {
+namespace {
+
+constexpr uint32_t kChains = 16;     // walks in flight, to hide the latency of memory
+constexpr uint64_t kRowsAtOnce = 64; // rows that share the pass over the trees
+
+// Walks down kChains trees, or one tree for kChains rows, in step. Nodes at which a walk ends point
+// to themselves, so the loop runs until the last one has arrived. Values must be present and no
+// split categorical.
+void walk_together(const Hot* const* base, const float* const* x, const Hot** at) {
+  for (;;) {
+    uint32_t stop = ~0u;
+    for (uint32_t c = 0; c < kChains; ++c) {
+      const Hot* h = at[c];
+      const uint32_t attribute = h->attribute;
+      stop &= attribute;
+      const bool right = !(x[c][attribute & kAttributeMask] <= bits_float(h->a));
+      at[c] = base[c] + (h->child + right);
+    }
+    if (stop & kStop) return;
+  }
+}
+
+const Hot* walk_alone(const Tree& tree, const float* x) {
+  uint32_t node = Tree::kRoot;
+  while (!(tree.hot[node].attribute & kStop))
+    node = tree.hot[node].child + !goes_left(tree, node, x);
+  return &tree.hot[node];
+}
+
+bool complete(const float* x, uint32_t p) {
+  bool missing = false;
+  for (uint32_t a = 0; a < p; ++a) missing |= x[a] != x[a];
+  return !missing;
+}
+
+// Adds the answer of a leaf to `out`.
+void answer(const Params& params, const Tree& tree, const Hot* leaf, uint32_t width, double* out) {
+  const uint32_t node = uint32_t(leaf - tree.hot.data());
+  if (params.binary()) {
+    const bool packed = leaf->b != kLookUp;
+    const uint32_t rows = packed ? leaf->b & 0xFFFF : tree.cold[node].n;
+    const uint32_t ones = packed ? leaf->b >> 16 : tree.cold[node].ones;
+    out[0] += double(rows - ones) / double(rows);
+    if (width > 1) out[1] += double(ones) / double(rows);
+    return;
+  }
+  const double n = double(tree.cold[node].n);
+  if (params.regression()) {
+    out[0] += double(tree.moments[node].sum) / n / params.scale();
+    return;
+  }
+  const uint32_t* counts = &tree.counts[size_t(node) * params.classes];
+  for (uint32_t k = 0; k < width; ++k) out[k] += double(counts[k]) / n;
+}
+
+}  // namespace
+
+// To be called when trees were changed and nobody else reads.
+void Forest::publish() {
+  filled_.clear();
+  for (uint32_t t = 0; t < params_.trees; ++t)
+    if (!trees_[t].empty()) filled_.push_back(t);
+}
+
+// One row through all trees. False if a tag was met; tags then lists the trees.
+bool Forest::predict_row(const float* x, double* out, uint32_t width,
+                         std::vector<uint32_t>* tags) const {
+  for (uint32_t c = 0; c < width; ++c) out[c] = 0;
+  const uint32_t trees = uint32_t(filled_.size());
+  const bool together = !params_.any_categorical && complete(x, params_.features);
+  bool clean = true;
+  const Hot* base[kChains];
+  const Hot* at[kChains];
+  const float* row[kChains];
+  for (uint32_t c = 0; c < kChains; ++c) row[c] = x;
+  for (uint32_t first = 0; first < trees; first += kChains) {
+    const uint32_t count = std::min(kChains, trees - first);
+    for (uint32_t c = 0; c < kChains; ++c) {
+      const Tree& tree = trees_[filled_[first + (c < count ? c : 0)]];
+      base[c] = at[c] = tree.hot.data();
+      if (!together) at[c] = walk_alone(tree, x);
+    }
+    if (together) walk_together(base, row, at);
+    for (uint32_t c = 0; c < count; ++c) {
+      const uint32_t t = filled_[first + c];
+      if (at[c]->attribute & kTagged) {
+        clean = false;
+        if (tags) tags->push_back(t);
+      } else if (clean) {
+        answer(params_, trees_[t], at[c], width, out);
+      }
+    }
+  }
+  for (uint32_t c = 0; c < width; ++c) out[c] /= double(trees);
+  return clean;
+}
+
+// Several rows, tree by tree; the sums still grow in the order of the trees.
+bool Forest::predict_rows(uint64_t n, const float* x, double* out, uint32_t width) const {
+  const uint32_t p = params_.features;
+  bool clean = true;
+  const Hot* base[kChains];
+  const Hot* at[kChains];
+  const float* row[kChains];
+  for (uint64_t from = 0; from < n && clean; from += kRowsAtOnce) {
+    const uint64_t to = std::min(n, from + kRowsAtOnce);
+    bool together = !params_.any_categorical;
+    for (uint64_t i = from; i < to && together; ++i) together = complete(x + i * p, p);
+    std::fill(out + from * width, out + to * width, 0.0);
+    for (uint32_t t : filled_) {
+      const Tree& tree = trees_[t];
+      for (uint64_t first = from; first < to; first += kChains) {
+        const uint32_t count = uint32_t(std::min<uint64_t>(kChains, to - first));
+        for (uint32_t c = 0; c < kChains; ++c) {
+          row[c] = x + (first + (c < count ? c : 0)) * p;
+          base[c] = at[c] = tree.hot.data();
+          if (!together) at[c] = walk_alone(tree, row[c]);
+        }
+        if (together) walk_together(base, row, at);
+        for (uint32_t c = 0; c < count; ++c) {
+          if (at[c]->attribute & kTagged) clean = false;
+          else answer(params_, tree, at[c], width, out + (first + c) * width);
+        }
+      }
+    }
+    for (uint64_t i = from * width; i < to * width; ++i) out[i] /= double(filled_.size());
+  }
+  return clean;
+}
+
+// Decides every tag on the way of a row.
+void Forest::clear_way(Grower& grower, Tree& tree, const float* x) {
+  uint32_t node = Tree::kRoot, depth = 0;
+  for (;;) {
+    if (tree.cold[node].tagged()) grower.resolve(tree, node, depth);
+    if (tree.cold[node].state == kLeaf) return;
+    node = tree.hot[node].child + !goes_left(tree, node, x);
+    ++depth;
+  }
+}
+
+bool Forest::predict_shared(uint64_t n, const float* x, double* out, uint32_t width,
+                            uint32_t threads, std::vector<uint32_t>* tags) const {
+  if (n == 1) return predict_row(x, out, width, tags);
+  std::atomic<bool> clean = true;
+  const uint32_t parts = uint32_t((n + kRowsAtOnce - 1) / kRowsAtOnce);
+  parallel(parts, threads, [&](uint32_t from, uint32_t to) {
+    const uint64_t first = from * kRowsAtOnce, last = std::min(n, to * kRowsAtOnce);
+    if (!predict_rows(last - first, x + first * params_.features, out + first * width, width))
+      clean = false;
+  });
+  return clean;
+}
+
+void Forest::predict(uint64_t n, const float* x, double* out, uint32_t classes,
+                     uint32_t threads) {
+  const uint32_t width = params_.regression() ? 1 : classes;
+  const auto check = [&] {
+    require_usable();
+    if (rows_.size() == 0) throw Refused(Fault::kEmpty, "no row is left");
+    if (!params_.regression() && classes != classes_)
+      throw Refused(Fault::kChanged, "the number of classes changed");
+  };
+  std::vector<uint32_t> tags;
+  uint64_t version;
+  {
+    std::shared_lock hold(lock_);
+    check();
+    if (n == 0 || predict_shared(n, x, out, width, threads, &tags)) return;
+    version = version_;
+  }
+  std::unique_lock hold(lock_);
+  check();
+  if (n == 1) {
+    if (version != version_)
+      for (uint32_t t : tags = filled_) clear_way(grower_, trees_[t], x);
+    else
+      for (uint32_t t : tags) clear_way(grower_, trees_[t], x);
+  } else {
+    parallel(uint32_t(filled_.size()), threads, [&](uint32_t from, uint32_t to) {
+      Workspace own;
+      Grower grower(params_, rows_, kernels_, own);
+      for (uint32_t i = from; i < to; ++i) {
+        Tree& tree = trees_[filled_[i]];
+        for (uint64_t r = 0; r < n && tree.pending; ++r)
+          clear_way(grower, tree, x + r * params_.features);
+      }
+    });
+  }
+  predict_shared(n, x, out, width, threads, nullptr);
+}
+
+}  // namespace privml::forest

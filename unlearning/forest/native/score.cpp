@@ -1,0 +1,186 @@
+// Scores of candidates: exact integers, then float64 in the order the format fixes.
+#include "grower.hpp"
+
+namespace privml::forest {
+namespace {
+
+template <class Count>
+const CountKernels<Count>& counting(const Kernels& kernels);
+template <>
+const CountKernels<uint16_t>& counting<uint16_t>(const Kernels& kernels) {
+  return kernels.narrow;
+}
+template <>
+const CountKernels<uint32_t>& counting<uint32_t>(const Kernels& kernels) {
+  return kernels.wide;
+}
+
+double gini_score(uint64_t left_squares, uint32_t left, uint64_t right_squares, uint32_t right) {
+  return double(left_squares) / double(left) + double(right_squares) / double(right);
+}
+
+double binary_score(uint64_t n, uint64_t ones, uint64_t left, uint64_t left_ones) {
+  const uint64_t right = n - left, right_ones = ones - left_ones;
+  const uint64_t left_rest = left - left_ones, right_rest = right - right_ones;
+  return gini_score(left_ones * left_ones + left_rest * left_rest, uint32_t(left),
+                    right_ones * right_ones + right_rest * right_rest, uint32_t(right));
+}
+
+template <class Count>
+double multi_score(const NodeTotals& t, uint32_t left, const Count* by_class, uint32_t stride,
+                   uint32_t channels) {
+  uint64_t left_squares = 0, right_squares = 0;
+  uint64_t first = left;
+  for (uint32_t c = 0; c < channels; ++c) {
+    const uint64_t a = by_class[size_t(c) * stride], b = t.counts[c + 1] - a;
+    left_squares += a * a;
+    right_squares += b * b;
+    first -= a;
+  }
+  const uint64_t rest = t.counts[0] - first;
+  return gini_score(left_squares + first * first, left, right_squares + rest * rest, t.n - left);
+}
+
+double sum_score(const NodeTotals& t, uint32_t left, int64_t left_sum) {
+  const __int128 d = __int128(t.n) * left_sum - __int128(left) * t.moments.sum;
+  const double gap = double(d);
+  return (gap * gap) / (double(left) * double(t.n - left));
+}
+
+// Walks candidate lanes in increasing order and keeps the best with its tie rule.
+class Chooser {
+ public:
+  Chooser(const Params& params, Block* block) : params_(params), block_(block) {}
+
+  // True if this lane must be scored: not if it cuts exactly like the best one of its own slot.
+  bool enter(uint32_t lane, uint32_t left) {
+    const Slot* slots = block_->slot();
+    while (lane - slots[slot_].lane >= slots[slot_].lanes) slot_ = slot_ + 1 < block_->slots ? slot_ + 1 : 0;
+    const Slot& slot = slots[slot_];
+    const uint32_t at = lane - slot.lane;
+    if (at >= slot.used) return false;
+    candidate_ = slot.kind == kCategorical && at >= params_.thresholds ? slot.extra : at;
+    left_ = left;
+    lane_ = lane;
+    return !(slot_ == best.slot && left == best_left_ && slot.kind == kNumeric &&
+             slot.missing == 0);
+  }
+
+  void offer(double score) {
+    const bool better =
+        best.slot == kNone || score > best.score ||
+        (score == best.score &&
+         (slot_ < best.slot || (slot_ == best.slot && candidate_ < best.candidate)));
+    if (!better) return;
+    best = {slot_, lane_, candidate_, score};
+    best_left_ = left_;
+  }
+
+  Best best;
+
+ private:
+  const Params& params_;
+  Block* block_;
+  uint32_t slot_ = 0, candidate_ = 0, left_ = 0, lane_ = 0, best_left_ = kNone;
+};
+
+// How many rows may come or go before another candidate can overtake the best one. One row moves
+// the half weighted Gini S = (n - V) / 2 of every candidate by an amount in [0, 1), in the same
+// direction for all: a lead of g lasts for floor(g) rows. The screened scores are D or V, see the
+// kernels; a margin of some 1e-6 of them covers their rounding and that of V in float64.
+// Candidates of one numeric slot that cut alike stay alike while rows only leave.
+void note_slack(const Params& params, const Kernels& kernels, Block* block, const NodeTotals& t,
+                const Best& best, const float* scores) {
+  block->slack = 0;
+  const Slot& slot = block->slot()[best.slot];
+  const float top = scores[best.lane];
+  const double unit = params.binary() ? 1.0 / double(t.n) : 0.5;
+  // The lead over a useless candidate, whose D is 0, is the largest there can be.
+  if (slot.kind == kCategorical || (params.binary() && double(top) * unit < 1.0)) return;
+  const uint32_t end = slot.lane + slot.lanes, left = block->left_of(best.lane);
+  float second = kernels.highest_outside(scores, block->lanes, slot.lane, end);
+  block->twins = 0;
+  for (uint32_t lane = slot.lane; lane < end; ++lane) {
+    const bool twin = slot.missing == 0 && block->left_of(lane) == left;
+    if (twin) block->twins |= lane != best.lane;
+    else if (scores[lane] > second) second = scores[lane];
+  }
+  const double lead = (double(top) - double(second)) * unit - (4e-6 * double(top) * unit + 1e-3);
+  if (lead >= 1.0) block->slack = uint32_t(lead);
+}
+
+template <class Count>
+Best best_by_class(const Params& params, const Kernels& kernels, Block* block,
+                   const NodeTotals& t, Workspace& ws) {
+  const CountKernels<Count>& k = counting<Count>(kernels);
+  const Count* left = block->left<Count>();
+  const Count* by_class = block->by_class<Count>();
+  const uint32_t lanes = block->lanes;
+  const bool binary = params.binary();
+  const uint32_t found =
+      binary ? k.screen_binary(left, by_class, lanes, t.n, t.ones, ws.scores.data(),
+                               ws.lanes.data())
+             : k.screen_multi(left, by_class, lanes, t.n, t.counts, block->channels,
+                              ws.scores.data(), ws.lanes.data());
+  Chooser chooser(params, block);
+  for (uint32_t i = 0; i < found; ++i) {
+    const uint32_t lane = ws.lanes[i];
+    if (!chooser.enter(lane, left[lane])) continue;
+    chooser.offer(binary ? binary_score(t.n, t.ones, left[lane], by_class[lane])
+                         : multi_score(t, left[lane], by_class + lane, lanes, block->channels));
+  }
+  block->slack = 0;
+  if (chooser.best.slot != kNone && kernels.scores && t.n <= kScreenRows)
+    note_slack(params, kernels, block, t, chooser.best, ws.scores.data());
+  return chooser.best;
+}
+
+Best best_by_sum(const Params& params, Block* block, const NodeTotals& t) {
+  const uint32_t* left = block->left<uint32_t>();
+  const int64_t* sums = block->left_sums();
+  Chooser chooser(params, block);
+  for (uint32_t lane = 0; lane < block->lanes; ++lane) {
+    if (left[lane] == 0 || left[lane] >= t.n) continue;
+    if (chooser.enter(lane, left[lane])) chooser.offer(sum_score(t, left[lane], sums[lane]));
+  }
+  return chooser.best;
+}
+
+}  // namespace
+
+Best best_of_exact(const Params& params, Block* block, const NodeTotals& t, uint32_t without) {
+  const Slot* apart = nullptr;  // slot of the candidate that is left out, with those that cut alike
+  for (uint32_t q = 0; q < block->slots && without != kNone; ++q)
+    if (without - block->slot()[q].lane < block->slot()[q].lanes) apart = &block->slot()[q];
+  Chooser chooser(params, block);
+  for (uint32_t lane = 0; lane < block->lanes; ++lane) {
+    const uint32_t left = block->left_of(lane);
+    if (left == 0 || left >= t.n) continue;
+    if (apart && lane - apart->lane < apart->lanes &&
+        (lane == without || (apart->missing == 0 && left == block->left_of(without))))
+      continue;
+    if (!chooser.enter(lane, left)) continue;
+    chooser.offer(block->sums ? sum_score(t, left, block->left_sums()[lane])
+                  : params.binary()
+                      ? binary_score(t.n, t.ones, left, block->class_of(0, lane))
+                  : block->wide ? multi_score(t, left, block->by_class<uint32_t>() + lane,
+                                              block->lanes, block->channels)
+                                : multi_score(t, left, block->by_class<uint16_t>() + lane,
+                                              block->lanes, block->channels));
+  }
+  return chooser.best;
+}
+
+Best best_candidate(const Params& params, const Kernels& kernels, Block* block,
+                    const NodeTotals& totals, Workspace& ws) {
+  if (block->lanes == 0) return Best();
+  if (ws.lanes.size() < block->lanes) {
+    ws.lanes.resize(block->lanes);
+    ws.scores.resize(block->lanes);
+  }
+  if (params.regression()) return best_by_sum(params, block, totals);
+  return block->wide ? best_by_class<uint32_t>(params, kernels, block, totals, ws)
+                     : best_by_class<uint16_t>(params, kernels, block, totals, ws);
+}
+
+}  // namespace privml::forest
