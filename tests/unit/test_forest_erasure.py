@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from privml.unlearning import DynForestClassifier
+from privml.unlearning.forest._core import available
 
 CHILD = r"""
 import gc, json, sys
@@ -92,6 +93,8 @@ print(json.dumps({"before": before, "after": after, "control": control, "rows": 
 @pytest.mark.parametrize("kind", ["classifier", "regressor"])
 @pytest.mark.parametrize("how", ["batch", "singly"])
 def test_marked_rows_leave_the_address_space(how: str, kind: str, tmp_path: Path) -> None:
+    if not available():
+        pytest.skip("the twin core promises nothing about Python's memory")
     done = subprocess.run(
         [sys.executable, "-c", CHILD, how, kind, str(tmp_path / "model")],
         capture_output=True,

@@ -194,8 +194,8 @@ class Auditor {
     require(kept->slots == fresh->slots, node, "has another number of slots");
     if (kept->slots != fresh->slots) return;
     for (uint32_t q = 0; q < kept->slots; ++q) {
-      const Slot& a = kept->slot()[q];
-      const Slot& b = fresh->slot()[q];
+      const Slot a = kept->slot(q);
+      const Slot b = fresh->slot(q);
       require(a.attribute == b.attribute, node, "has another attribute in a slot");
       require(a.mn == b.mn && a.mx == b.mx && a.at_mn == b.at_mn && a.at_mx == b.at_mx &&
                   a.missing == b.missing,

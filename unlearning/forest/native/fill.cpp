@@ -36,10 +36,10 @@ void add_rows(Block* block, uint32_t lane, const uint64_t* bits, const uint64_t*
         sum += targets[i * kChunk + uint32_t(__builtin_ctzll(rest))];
     block->left<uint32_t>()[lane] = (add ? block->left<uint32_t>()[lane] : 0) + left;
     block->left_sums()[lane] = (add ? block->left_sums()[lane] : 0) + sum;
-  } else if (block->wide) {
-    store_counts<uint32_t>(block, lane, left, bits, masks, block->channels, words, add);
   } else {
-    store_counts<uint16_t>(block, lane, left, bits, masks, block->channels, words, add);
+    with_counter(block, [&](auto zero) {
+      store_counts<decltype(zero)>(block, lane, left, bits, masks, block->channels, words, add);
+    });
   }
 }
 
@@ -50,7 +50,7 @@ Block* Grower::fill(uint64_t kappa, bool keep) {
   shape.words = uint32_t(ws_.skipped.size());
   shape.channels = params_.channels();
   shape.sums = params_.regression();
-  shape.wide = shape.sums || n_ > 0xFFFF;
+  shape.width = shape.sums ? 4 : counter_width(n_);
   const auto lanes_of = [&](const Found& f) {
     if (f.kind == kTwoValued) return 1u;
     return round_up(s + (f.kind == kCategorical || f.range.missing > 0), kLane);
@@ -72,9 +72,9 @@ Block* Grower::fill(uint64_t kappa, bool keep) {
   if (ws_.left.size() < chunks_) ws_.left.resize(chunks_);
   for (size_t i = 0; i < found_.size(); ++i) {
     const Found& f = found_[i];
-    Slot& slot = block->slot()[i];
+    block->set_kind(uint32_t(i), f.kind);
+    Slot slot = block->slot(uint32_t(i));
     slot.attribute = f.attribute;
-    slot.kind = f.kind;
     slot.lane = first[f.kind];
     slot.lanes = uint16_t(lanes_of(f));
     first[f.kind] += slot.lanes;
@@ -119,14 +119,13 @@ void Grower::fill_numeric(Block* block, Slot& slot, const float* x) {
   if (block->sums) {
     kernels_.count_sums(x, ws_.targets.data(), n_, w, slot.lanes,
                         block->left<uint32_t>() + slot.lane, block->left_sums() + slot.lane);
-  } else if (block->wide) {
-    kernels_.wide.count(x, n_, w, slot.lanes, ws_.masks.data(), block->channels, chunks_,
-                        block->left<uint32_t>() + slot.lane,
-                        block->by_class<uint32_t>() + slot.lane, block->lanes);
   } else {
-    kernels_.narrow.count(x, n_, w, slot.lanes, ws_.masks.data(), block->channels, chunks_,
-                          block->left<uint16_t>() + slot.lane,
-                          block->by_class<uint16_t>() + slot.lane, block->lanes);
+    with_counter(block, [&](auto zero) {
+      using Count = decltype(zero);
+      counting<Count>(kernels_).count(x, n_, w, slot.lanes, ws_.masks.data(), block->channels,
+                                      chunks_, block->left<Count>() + slot.lane,
+                                      block->by_class<Count>() + slot.lane, block->lanes);
+    });
   }
   if (slot.missing > 0) add_missing(block, slot, x);
 }

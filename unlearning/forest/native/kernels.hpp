@@ -14,20 +14,31 @@ constexpr uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to 
 
 enum SlotKind : uint8_t { kNumeric = 0, kCategorical = 1, kTwoValued = 2 };
 
-// One attribute a node looks at; see block.hpp for the lanes.
-struct Slot {
-  uint32_t attribute;
-  uint32_t mn, mx;        // smallest and largest present value: float bits, or category codes
-  uint32_t at_mn, at_mx;  // rows that hold them
-  uint32_t missing;       // rows without a value; for categories missing is a code like others
-  uint32_t lane;          // first lane
-  uint16_t lanes;         // lanes reserved, a multiple of kLane but for two-valued slots
-  uint16_t used;          // candidates in use from the first lane on
-  uint16_t extra;         // categorical: the one candidate beyond s, in lane + s; 0 if none
+// What is kept per slot beside the columns below.
+struct SlotInfo {
+  uint32_t lane;     // first lane
+  uint32_t missing;  // rows without a value; for categories missing is a code like others
+  uint16_t lanes;    // lanes reserved, a multiple of kLane but for two-valued slots
+  uint16_t used;     // candidates in use from the first lane on
+  uint16_t extra;    // categorical: the one candidate beyond s, in lane + s; 0 if none
   SlotKind kind;
   uint8_t unused;
 };
-static_assert(sizeof(Slot) == 36);
+static_assert(sizeof(SlotInfo) == 16);
+
+// Up to 64 slots by columns, padded to kSlots. mn and mx: smallest and largest present value as
+// float bits (categories: codes), at_mn and at_mx: how many rows hold them. inside: all bits set if
+// a value between them changes neither; simple: all bits set unless categorical or padding.
+struct SlotColumns {
+  const uint32_t* attribute;
+  const uint32_t *mn, *mx;
+  uint32_t *at_mn, *at_mx;
+  const uint32_t *inside, *simple;
+  const SlotInfo* info;
+  uint32_t count;
+  uint64_t pairs;  // which slots are two-valued
+};
+constexpr uint32_t kSlots = 4;
 
 // Smallest and largest present value, how often each occurs, how many values are missing.
 struct Range {
@@ -48,7 +59,7 @@ struct CountKernels {
                  Count* by_class);
   // Follows one row that comes (step 1) or goes (-1) in up to 64 slots. Slots whose range changes,
   // missing values and categories are left alone; their bits are returned.
-  uint64_t (*update_slots)(Slot* slots, uint32_t count, const float* thresholds, Count* left,
+  uint64_t (*update_slots)(const SlotColumns& slots, const float* thresholds, Count* left,
                            Count* by_class, const float* x, int32_t step);
   // Lists the admissible lanes that may hold the best score; all of them is a correct answer.
   uint32_t (*screen_binary)(const Count* left, const Count* ones, uint32_t lanes, uint32_t n,
@@ -75,8 +86,9 @@ struct Kernels {
                      uint32_t* left, int64_t* sums);
   void (*update_sums)(const float* w, uint32_t lanes, float x, int32_t step, int64_t y,
                       uint32_t* left, int64_t* sums);
-  CountKernels<uint16_t> narrow;
-  CountKernels<uint32_t> wide;
+  CountKernels<uint8_t> bytes;
+  CountKernels<uint16_t> words;
+  CountKernels<uint32_t> dwords;
 };
 
 const Kernels& kernels_scalar();

@@ -186,6 +186,26 @@ void add_mask(uint16_t* at, __m128i mask, __m128i flip) {
   _mm_storeu_si128(to, _mm_add_epi16(_mm_loadu_si128(to), step));
 }
 
+void add_mask(uint8_t* at, __m128i mask, __m128i flip) {
+  __m128i* to = reinterpret_cast<__m128i*>(at);
+  const __m128i step = _mm_sub_epi8(_mm_xor_si128(mask, flip), flip);
+  _mm_storel_epi64(to, _mm_add_epi8(_mm_loadl_epi64(to), step));
+}
+
+void update_lanes(const float* w, uint32_t lanes, float x, int32_t step, uint8_t* left,
+                  uint8_t* by_class) {
+  const __m256 value = _mm256_set1_ps(x);
+  const __m128i flip = _mm_set1_epi8(step > 0 ? -1 : 0);
+  for (uint32_t j = 0; j < lanes; j += kLane) {
+    const __m256i wide = below(w + j, value);
+    const __m128i half =
+        _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    const __m128i mask = _mm_packs_epi16(half, half);
+    add_mask(left + j, mask, flip);
+    if (by_class) add_mask(by_class + j, mask, flip);
+  }
+}
+
 void update_lanes(const float* w, uint32_t lanes, float x, int32_t step, uint16_t* left,
               uint16_t* by_class) {
   const __m256 value = _mm256_set1_ps(x);
@@ -216,48 +236,67 @@ void update_lanes(const float* w, uint32_t lanes, float x, int32_t step, uint32_
   }
 }
 
-// Two passes: the first decides without branches what each slot needs, for its outcome is as good
-// as random; the second moves the counters.
+__m128i load4(const uint32_t* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+
+unsigned bits4(__m128i mask) { return unsigned(_mm_movemask_ps(_mm_castsi128_ps(mask))); }
+
+// What a row does to four slots: bits of those it is simple for, and of those where it equals mn.
+struct Four {
+  unsigned simple, low;
+};
+
+Four update_extremes(const SlotColumns& s, uint32_t q, const float* x, __m128i step,
+                     __m128i least) {
+  const __m128 v = _mm_i32gather_ps(x, load4(s.attribute + q), 4);
+  const __m128 mn = _mm_castsi128_ps(load4(s.mn + q)), mx = _mm_castsi128_ps(load4(s.mx + q));
+  const __m128i at_mn = load4(s.at_mn + q), at_mx = load4(s.at_mx + q);
+  const __m128i low = _mm_castps_si128(_mm_cmpeq_ps(v, mn));
+  const __m128i high = _mm_castps_si128(_mm_cmpeq_ps(v, mx));
+  const __m128i between = _mm_castps_si128(_mm_and_ps(_mm_cmplt_ps(mn, v), _mm_cmplt_ps(v, mx)));
+  const __m128i stays = _mm_or_si128(
+      _mm_or_si128(_mm_and_si128(low, _mm_cmpgt_epi32(at_mn, least)),
+                   _mm_and_si128(high, _mm_cmpgt_epi32(at_mx, least))),
+      _mm_and_si128(between, load4(s.inside + q)));
+  const __m128i simple = _mm_and_si128(
+      _mm_and_si128(stays, load4(s.simple + q)), _mm_castps_si128(_mm_cmplt_ps(mn, mx)));
+  const __m128i move = _mm_and_si128(simple, step);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.at_mn + q),
+                   _mm_add_epi32(at_mn, _mm_and_si128(move, low)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.at_mx + q),
+                   _mm_add_epi32(at_mx, _mm_and_si128(move, high)));
+  return {bits4(simple), bits4(_mm_and_si128(simple, low))};
+}
+
 template <class Count>
-uint64_t update_slots(Slot* slots, uint32_t count, const float* thresholds, Count* left,
-                      Count* by_class, const float* x, int32_t step) {
-  uint64_t numeric = 0, pairs = 0, lows = 0, special = 0;
-  float value[64];
-  const uint32_t least = step > 0 ? 0 : 1;  // the last holder of an extreme is special
-  for (uint32_t q = 0; q < count; ++q) {
-    Slot& slot = slots[q];
-    const float v = x[slot.attribute];
-    float mn, mx;
-    __builtin_memcpy(&mn, &slot.mn, 4);
-    __builtin_memcpy(&mx, &slot.mx, 4);
-    const bool is_numeric = slot.kind == kNumeric, is_pair = slot.kind == kTwoValued;
-    const bool low = v == mn, high = v == mx;
-    const bool stays = (low & (slot.at_mn > least)) | (high & (slot.at_mx > least)) |
-                       (is_numeric & (v > mn) & (v < mx));
-    const bool simple = stays & (mn < mx) & (is_numeric | is_pair);
-    slot.at_mn += uint32_t(step) & (0u - uint32_t(simple & low));
-    slot.at_mx += uint32_t(step) & (0u - uint32_t(simple & high));
-    value[q] = v;
-    const uint64_t bit = uint64_t(1) << q;
-    numeric |= bit & (0 - uint64_t(simple & is_numeric));
-    pairs |= bit & (0 - uint64_t(is_pair));
-    lows |= bit & (0 - uint64_t(simple & is_pair & low));
-    special |= bit & (0 - uint64_t(!simple));
+uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left, Count* by_class,
+                      const float* x, int32_t step) {
+  const __m128i move = _mm_set1_epi32(step);
+  const __m128i least = _mm_set1_epi32(step > 0 ? 0 : 1);  // the last holder is special
+  uint64_t simple = 0, low = 0;
+  for (uint32_t q = 0; q < s.count; q += kSlots) {
+    const Four four = update_extremes(s, q, x, move, least);
+    simple |= uint64_t(four.simple) << q;
+    low |= uint64_t(four.low) << q;
   }
-  for (uint64_t rest = numeric; rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = simple & ~s.pairs; rest != 0; rest &= rest - 1) {
     const uint32_t q = uint32_t(__builtin_ctzll(rest));
-    const uint32_t lane = slots[q].lane;
-    update_lanes(thresholds + lane, slots[q].lanes, value[q], step, left + lane,
-           by_class ? by_class + lane : nullptr);
+    const uint32_t lane = s.info[q].lane;
+    update_lanes(thresholds + lane, s.info[q].lanes, x[s.attribute[q]], step, left + lane,
+                 by_class ? by_class + lane : nullptr);
   }
-  for (uint64_t rest = pairs; rest != 0; rest &= rest - 1) {
-    const uint32_t q = uint32_t(__builtin_ctzll(rest));
-    const uint32_t lane = slots[q].lane;
-    const int32_t move = step * int32_t(lows >> q & 1);
-    left[lane] = Count(left[lane] + move);
-    if (by_class) by_class[lane] = Count(by_class[lane] + move);
+  for (uint64_t rest = low & s.pairs; rest != 0; rest &= rest - 1) {
+    const uint32_t lane = s.info[__builtin_ctzll(rest)].lane;
+    left[lane] = Count(left[lane] + step);
+    if (by_class) by_class[lane] = Count(by_class[lane] + step);
   }
-  return special;
+  const uint64_t all = s.count < 64 ? (uint64_t(1) << s.count) - 1 : ~uint64_t(0);
+  return all & ~simple;
+}
+
+__m256i widen(const uint8_t* at) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
 }
 
 __m256i widen(const uint16_t* at) {
@@ -388,6 +427,12 @@ void update_sums(const float* w, uint32_t lanes, float x, int32_t step, int64_t 
   }
 }
 
+template <class Count>
+CountKernels<Count> counts() {
+  return {count<Count>, update_lanes, update_slots<Count>, screen_binary<Count>,
+          screen_multi<Count>};
+}
+
 }  // namespace
 
 const Kernels& kernels_avx2() {
@@ -400,10 +445,9 @@ const Kernels& kernels_avx2() {
       find,
       count_sums,
       update_sums,
-      {count<uint16_t>, update_lanes, update_slots<uint16_t>, screen_binary<uint16_t>,
-       screen_multi<uint16_t>},
-      {count<uint32_t>, update_lanes, update_slots<uint32_t>, screen_binary<uint32_t>,
-       screen_multi<uint32_t>}};
+      counts<uint8_t>(),
+      counts<uint16_t>(),
+      counts<uint32_t>()};
   return kernels;
 }
 

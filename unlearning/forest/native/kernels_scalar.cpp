@@ -80,43 +80,38 @@ void update(const float* w, uint32_t lanes, float x, int32_t step, Count* left, 
 // Two passes: the first decides without branches what each slot needs, for its outcome is as good
 // as random; the second moves the counters.
 template <class Count>
-uint64_t update_slots(Slot* slots, uint32_t count, const float* thresholds, Count* left,
-                      Count* by_class, const float* x, int32_t step) {
-  uint64_t numeric = 0, pairs = 0, lows = 0, special = 0;
-  float value[64];
+uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left, Count* by_class,
+                      const float* x, int32_t step) {
+  uint64_t numeric = 0, lows = 0, special = 0;
   const uint32_t least = step > 0 ? 0 : 1;  // the last holder of an extreme is special
-  for (uint32_t q = 0; q < count; ++q) {
-    Slot& slot = slots[q];
-    const float v = x[slot.attribute];
+  for (uint32_t q = 0; q < s.count; ++q) {
+    const float v = x[s.attribute[q]];
     float mn, mx;
-    __builtin_memcpy(&mn, &slot.mn, 4);
-    __builtin_memcpy(&mx, &slot.mx, 4);
-    const bool is_numeric = slot.kind == kNumeric, is_pair = slot.kind == kTwoValued;
+    __builtin_memcpy(&mn, &s.mn[q], 4);
+    __builtin_memcpy(&mx, &s.mx[q], 4);
     const bool low = v == mn, high = v == mx;
-    const bool stays = (low & (slot.at_mn > least)) | (high & (slot.at_mx > least)) |
-                       (is_numeric & (v > mn) & (v < mx));
-    const bool simple = stays & (mn < mx) & (is_numeric | is_pair);
-    slot.at_mn += uint32_t(step) & (0u - uint32_t(simple & low));
-    slot.at_mx += uint32_t(step) & (0u - uint32_t(simple & high));
-    value[q] = v;
+    const bool stays = (low && s.at_mn[q] > least) || (high && s.at_mx[q] > least) ||
+                       (s.inside[q] && v > mn && v < mx);
     const uint64_t bit = uint64_t(1) << q;
-    numeric |= bit & (0 - uint64_t(simple & is_numeric));
-    pairs |= bit & (0 - uint64_t(is_pair));
-    lows |= bit & (0 - uint64_t(simple & is_pair & low));
-    special |= bit & (0 - uint64_t(!simple));
+    if (!(stays && mn < mx && s.simple[q])) {
+      special |= bit;
+      continue;
+    }
+    if (low) s.at_mn[q] += uint32_t(step);
+    if (high) s.at_mx[q] += uint32_t(step);
+    if (s.inside[q]) numeric |= bit;
+    else if (low) lows |= bit;
   }
   for (uint64_t rest = numeric; rest != 0; rest &= rest - 1) {
     const uint32_t q = uint32_t(__builtin_ctzll(rest));
-    const uint32_t lane = slots[q].lane;
-    update(thresholds + lane, slots[q].lanes, value[q], step, left + lane,
+    const uint32_t lane = s.info[q].lane;
+    update(thresholds + lane, s.info[q].lanes, x[s.attribute[q]], step, left + lane,
            by_class ? by_class + lane : nullptr);
   }
-  for (uint64_t rest = pairs; rest != 0; rest &= rest - 1) {
-    const uint32_t q = uint32_t(__builtin_ctzll(rest));
-    const uint32_t lane = slots[q].lane;
-    const int32_t move = step * int32_t(lows >> q & 1);
-    left[lane] = Count(left[lane] + move);
-    if (by_class) by_class[lane] = Count(by_class[lane] + move);
+  for (uint64_t rest = lows; rest != 0; rest &= rest - 1) {
+    const uint32_t lane = s.info[__builtin_ctzll(rest)].lane;
+    left[lane] = Count(left[lane] + step);
+    if (by_class) by_class[lane] = Count(by_class[lane] + step);
   }
   return special;
 }
@@ -178,6 +173,7 @@ const Kernels& kernels_scalar() {
                                find,
                                count_sums,
                                update_sums,
+                               kCounts<uint8_t>,
                                kCounts<uint16_t>,
                                kCounts<uint32_t>};
   return kernels;

@@ -58,7 +58,7 @@ class Modifier {
   // Statistics of one block; false if its slots are not those of a fresh build any more.
   bool update_block(Tree& tree, uint32_t node, const uint32_t* slots, uint32_t count);
   bool update_slot(Block* block, Slot& slot, const float* x, int64_t y, bool& dirty);
-  uint64_t update_simple(Block* block, uint32_t first, uint32_t count, const float* x, int64_t y);
+  uint64_t update_simple(Block* block, const SlotColumns& slots, const float* x, int64_t y);
   void update_numeric(Block* block, Slot& slot, float v, int64_t y, bool& dirty);
   bool update_two_valued(Block* block, Slot& slot, float v, int64_t y);
   void update_categorical(Block* block, Slot& slot, float v, int64_t y, bool& dirty);

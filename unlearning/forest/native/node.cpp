@@ -47,7 +47,7 @@ uint32_t threshold_of(Block* block, const Slot& slot, uint32_t lane) {
 }
 
 Split split_of(const Params& params, Block* block, const Best& best) {
-  const Slot& slot = block->slot()[best.slot];
+  const Slot slot = block->slot(best.slot);
   Split split;
   split.attribute = slot.attribute;
   split.candidate = best.candidate;
@@ -66,7 +66,7 @@ Split split_of(const Params& params, Block* block, const Best& best) {
 }
 
 bool is_best(const Tree& tree, uint32_t node, Block* block, const Best& best) {
-  const Slot& slot = block->slot()[best.slot];
+  const Slot slot = block->slot(best.slot);
   if ((tree.hot[node].attribute & kAttributeMask) != slot.attribute ||
       tree.cold[node].candidate != best.candidate)
     return false;
@@ -84,7 +84,7 @@ bool same_cut(const Tree& tree, uint32_t node, uint32_t left, Block* block, cons
       tree.threshold_bits(node) == split.threshold)
     return true;
   return !split.by_code && split.left == left &&
-         (block->slot()[best.slot].missing == 0 || split.miss_left == bool(flags & kMissLeft));
+         (block->info()[best.slot].missing == 0 || split.miss_left == bool(flags & kMissLeft));
 }
 
 size_t Workspace::bytes() const {

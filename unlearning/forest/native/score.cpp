@@ -4,17 +4,6 @@
 namespace privml::forest {
 namespace {
 
-template <class Count>
-const CountKernels<Count>& counting(const Kernels& kernels);
-template <>
-const CountKernels<uint16_t>& counting<uint16_t>(const Kernels& kernels) {
-  return kernels.narrow;
-}
-template <>
-const CountKernels<uint32_t>& counting<uint32_t>(const Kernels& kernels) {
-  return kernels.wide;
-}
-
 double gini_score(uint64_t left_squares, uint32_t left, uint64_t right_squares, uint32_t right) {
   return double(left_squares) / double(left) + double(right_squares) / double(right);
 }
@@ -54,9 +43,10 @@ class Chooser {
 
   // True if this lane must be scored: not if it cuts exactly like the best one of its own slot.
   bool enter(uint32_t lane, uint32_t left) {
-    const Slot* slots = block_->slot();
-    while (lane - slots[slot_].lane >= slots[slot_].lanes) slot_ = slot_ + 1 < block_->slots ? slot_ + 1 : 0;
-    const Slot& slot = slots[slot_];
+    const SlotInfo* slots = block_->info();
+    while (lane - slots[slot_].lane >= slots[slot_].lanes)
+      slot_ = slot_ + 1 < block_->slots ? slot_ + 1 : 0;
+    const SlotInfo& slot = slots[slot_];
     const uint32_t at = lane - slot.lane;
     if (at >= slot.used) return false;
     candidate_ = slot.kind == kCategorical && at >= params_.thresholds ? slot.extra : at;
@@ -92,7 +82,7 @@ class Chooser {
 void note_slack(const Params& params, const Kernels& kernels, Block* block, const NodeTotals& t,
                 const Best& best, const float* scores) {
   block->slack = 0;
-  const Slot& slot = block->slot()[best.slot];
+  const SlotInfo& slot = block->info()[best.slot];
   const float top = scores[best.lane];
   const double unit = params.binary() ? 1.0 / double(t.n) : 0.5;
   // The lead over a useless candidate, whose D is 0, is the largest there can be.
@@ -149,9 +139,9 @@ Best best_by_sum(const Params& params, Block* block, const NodeTotals& t) {
 }  // namespace
 
 Best best_of_exact(const Params& params, Block* block, const NodeTotals& t, uint32_t without) {
-  const Slot* apart = nullptr;  // slot of the candidate that is left out, with those that cut alike
+  const SlotInfo* apart = nullptr;  // slot of the candidate that is left out, with those that cut alike
   for (uint32_t q = 0; q < block->slots && without != kNone; ++q)
-    if (without - block->slot()[q].lane < block->slot()[q].lanes) apart = &block->slot()[q];
+    if (without - block->info()[q].lane < block->info()[q].lanes) apart = &block->info()[q];
   Chooser chooser(params, block);
   for (uint32_t lane = 0; lane < block->lanes; ++lane) {
     const uint32_t left = block->left_of(lane);
@@ -160,13 +150,16 @@ Best best_of_exact(const Params& params, Block* block, const NodeTotals& t, uint
         (lane == without || (apart->missing == 0 && left == block->left_of(without))))
       continue;
     if (!chooser.enter(lane, left)) continue;
-    chooser.offer(block->sums ? sum_score(t, left, block->left_sums()[lane])
-                  : params.binary()
-                      ? binary_score(t.n, t.ones, left, block->class_of(0, lane))
-                  : block->wide ? multi_score(t, left, block->by_class<uint32_t>() + lane,
-                                              block->lanes, block->channels)
-                                : multi_score(t, left, block->by_class<uint16_t>() + lane,
-                                              block->lanes, block->channels));
+    if (block->sums) {
+      chooser.offer(sum_score(t, left, block->left_sums()[lane]));
+    } else if (params.binary()) {
+      chooser.offer(binary_score(t.n, t.ones, left, block->class_of(0, lane)));
+    } else {
+      chooser.offer(with_counter(block, [&](auto zero) {
+        return multi_score(t, left, block->by_class<decltype(zero)>() + lane, block->lanes,
+                           block->channels);
+      }));
+    }
   }
   return chooser.best;
 }
@@ -179,8 +172,9 @@ Best best_candidate(const Params& params, const Kernels& kernels, Block* block,
     ws.scores.resize(block->lanes);
   }
   if (params.regression()) return best_by_sum(params, block, totals);
-  return block->wide ? best_by_class<uint32_t>(params, kernels, block, totals, ws)
-                     : best_by_class<uint16_t>(params, kernels, block, totals, ws);
+  return with_counter(block, [&](auto zero) {
+    return best_by_class<decltype(zero)>(params, kernels, block, totals, ws);
+  });
 }
 
 }  // namespace privml::forest

@@ -12,14 +12,14 @@ void Modifier::add_lane(Block* block, uint32_t lane, int64_t y) {
     block->left_sums()[lane] += step_ * y;
     return;
   }
-  const size_t cell = y > 0 ? size_t(y - 1) * block->lanes + lane : 0;
-  if (block->wide) {
-    block->left<uint32_t>()[lane] += uint32_t(step_);
-    if (y > 0) block->by_class<uint32_t>()[cell] += uint32_t(step_);
-  } else {
-    block->left<uint16_t>()[lane] = uint16_t(block->left<uint16_t>()[lane] + step_);
-    if (y > 0) block->by_class<uint16_t>()[cell] = uint16_t(block->by_class<uint16_t>()[cell] + step_);
-  }
+  with_counter(block, [&](auto zero) {
+    using Count = decltype(zero);
+    Count& left = block->left<Count>()[lane];
+    left = Count(left + step_);
+    if (y == 0) return;
+    Count& cell = block->by_class<Count>()[size_t(y - 1) * block->lanes + lane];
+    cell = Count(cell + step_);
+  });
 }
 
 void Modifier::update_numeric(Block* block, Slot& slot, float v, int64_t y, bool& dirty) {
@@ -51,13 +51,12 @@ void Modifier::update_numeric(Block* block, Slot& slot, float v, int64_t y, bool
                          block->left_sums() + slot.lane);
     return;
   }
-  const size_t cell = y > 0 ? size_t(y - 1) * block->lanes + slot.lane : 0;
-  if (block->wide)
-    kernels_.wide.update(w, lanes, v, step_, block->left<uint32_t>() + slot.lane,
-                         y > 0 ? block->by_class<uint32_t>() + cell : nullptr);
-  else
-    kernels_.narrow.update(w, lanes, v, step_, block->left<uint16_t>() + slot.lane,
-                           y > 0 ? block->by_class<uint16_t>() + cell : nullptr);
+  with_counter(block, [&](auto zero) {
+    using Count = decltype(zero);
+    const size_t cell = y > 0 ? size_t(y - 1) * block->lanes + slot.lane : 0;
+    counting<Count>(kernels_).update(w, lanes, v, step_, block->left<Count>() + slot.lane,
+                                     y > 0 ? block->by_class<Count>() + cell : nullptr);
+  });
 }
 
 // False if the slot is constant now, or holds a third value.
@@ -110,45 +109,42 @@ bool Modifier::update_slot(Block* block, Slot& slot, const float* x, int64_t y, 
 }
 
 // Follows one row in up to 64 slots the simple way; returns those that need more.
-uint64_t Modifier::update_simple(Block* block, uint32_t first, uint32_t count, const float* x,
+uint64_t Modifier::update_simple(Block* block, const SlotColumns& slots, const float* x,
                                  int64_t y) {
-  Slot* slots = block->slot() + first;
-  if (block->sums) return ~uint64_t(0);
-  const size_t cell = y > 0 ? size_t(y - 1) * block->lanes : 0;
-  if (block->wide)
-    return kernels_.wide.update_slots(slots, count, block->thresholds(), block->left<uint32_t>(),
-                                      y > 0 ? block->by_class<uint32_t>() + cell : nullptr, x,
-                                      step_);
-  return kernels_.narrow.update_slots(slots, count, block->thresholds(), block->left<uint16_t>(),
-                                      y > 0 ? block->by_class<uint16_t>() + cell : nullptr, x,
-                                      step_);
+  if (block->sums) return ~uint64_t(0) >> (64 - slots.count);
+  return with_counter(block, [&](auto zero) {
+    using Count = decltype(zero);
+    const size_t cell = y > 0 ? size_t(y - 1) * block->lanes : 0;
+    return counting<Count>(kernels_).update_slots(
+        slots, block->thresholds(), block->left<Count>(),
+        y > 0 ? block->by_class<Count>() + cell : nullptr, x, step_);
+  });
 }
 
 bool Modifier::update_block(Tree& tree, uint32_t node, const uint32_t* slots, uint32_t count) {
   Block* block = tree.cold[node].block();
   const uint32_t n = tree.cold[node].n;
-  if (step_ > 0 && ((!block->wide && n > 0xFFFF) || wakes(tree, node, block, slots, count)))
+  if (step_ > 0 && (block->width < counter_width(n) || wakes(tree, node, block, slots, count)))
     return false;
   for (uint32_t first = 0; first < block->slots; first += 64) {
-    const uint32_t some = std::min(64u, block->slots - first);
+    const SlotColumns columns = block->columns(first);
     uint64_t dirty = 0, special = 0;
     for (uint32_t i = 0; i < count; ++i) {
       const float* x = store_.x(slots[i]);
       const int64_t y = store_.y(slots[i]);
-      const uint64_t now = update_simple(block, first, some, x, y);
+      const uint64_t now = update_simple(block, columns, x, y);
       special |= now;
       for (uint64_t rest = now; rest != 0; rest &= rest - 1) {
         const uint32_t q = uint32_t(__builtin_ctzll(rest));
-        if (q >= some) break;
         bool lost = dirty >> q & 1;  // counted anew below: no use in following it
-        if (!lost && !update_slot(block, block->slot()[first + q], x, y, lost)) return false;
+        Slot slot = block->slot(first + q);
+        if (!lost && !update_slot(block, slot, x, y, lost)) return false;
         dirty |= uint64_t(lost) << q;
       }
     }
     for (uint64_t rest = special | dirty; rest != 0; rest &= rest - 1) {
       const uint32_t q = uint32_t(__builtin_ctzll(rest));
-      if (q >= some) break;
-      Slot& slot = block->slot()[first + q];
+      Slot slot = block->slot(first + q);
       const bool lost = dirty >> q & 1;
       if (!lost && slot.kind == kNumeric && slot.missing == 0 && slot.mn == slot.mx)
         return false;  // its last missing value went
