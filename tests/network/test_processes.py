@@ -48,8 +48,13 @@ def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "privml.cli", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**ENVIRONMENT, **environment},
+        env={**ENVIRONMENT, **environment}, preexec_fn=_heed_interrupts,
     )  # fmt: skip
+
+
+def _heed_interrupts() -> None:
+    """Undo what a background job inherits: an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def one_line(code: int, err: str, *, expect: int, words: str) -> None:
