@@ -9,7 +9,7 @@ ARGS ?=
 # The stamps carry the folder's checksum, so that a copied or moved checkout sets itself up again.
 HERE := $(shell pwd -P | cksum | cut -d' ' -f1)
 PACKAGES := .venv/.packages-$(HERE)
-LIBRARY := .venv/.library-$(HERE)
+LIBRARY := .venv/.stamp-native-$(HERE)
 NATIVE := $(wildcard CMakeLists.txt cmake/*) \
 	$(shell find protocols unlearning valuation privml -type f \
 		\( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt \))

@@ -51,14 +51,14 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (too_long, "protocols/mpc/native/a.cpp", "\n" * 601),
     (machine_places, "README.md", "see /" + "home/me/models"),
     (machine_places, "privml/a.py", "PATH = '/" + "root/x'"),
-    (machine_places, "docs/a.md", "pip install -i https://" + "pypi.org/simple x"),
+    (machine_places, "docs/a.md", "pip install -i https://index." + "py" + "pi.example/x"),
     (unfinished, "privml/a.py", "# " + "TO" + "DO later"),
     (unfinished, "docs/a.md", "FIX" + "ME: say more"),
 )
 GOOD: tuple[tuple[Rule, str, str], ...] = (
     (too_long, "privml/a.py", "x = 1\n" * 600),
     (too_long, "docs/a.md", "\n" * 900),
-    (machine_places, "docs/a.md", "cp model.safetensors /srv/models/ && cd ../work/x"),
+    (machine_places, "docs/a.md", "cp model.safetensors /srv/models/ && cd ../models/x"),
     (unfinished, "privml/a.py", "# the mastodon"),
 )
 
