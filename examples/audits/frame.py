@@ -131,6 +131,8 @@ class Options:
         Set up missing peers, each in a virtual environment of its own under `peer_dir`.
     threads
         Threads of each party.
+    programs
+        Programs of peers that the user named, by flag.
     """
 
     json: bool = False
@@ -138,6 +140,7 @@ class Options:
     peers: bool = False
     peer_dir: Path = field(default_factory=default_root)
     threads: int = 1
+    programs: Mapping[str, Path] = field(default_factory=dict)
 
     def repeats(self, full: int = 5, quick: int = 3) -> int:
         """Return the number of timed runs."""
@@ -193,8 +196,13 @@ class Report:
         return 1 if self.broken else 0
 
 
-def parse(description: str, argv: Sequence[str] | None = None) -> Options:
-    """Read the flags that all audits share."""
+def parse(
+    description: str,
+    argv: Sequence[str] | None = None,
+    *,
+    programs: Mapping[str, str] | None = None,
+) -> Options:
+    """Read the flags that all audits share, and a path for each of `programs`."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, below 50 s")
@@ -207,23 +215,44 @@ def parse(description: str, argv: Sequence[str] | None = None) -> Options:
         help="folder for the peers' environments (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per party")
+    for name, about in (programs or {}).items():
+        parser.add_argument(f"--{name}", type=Path, metavar="PATH", help=about)
     given = parser.parse_args(argv)
     if given.threads < 1:
         parser.error("--threads must be at least 1")
-    return Options(given.json, given.quick, given.peers, given.peer_dir, given.threads)
+    named = {name: getattr(given, name) for name in programs or {} if getattr(given, name)}
+    for name, path in named.items():
+        if not path.is_file():
+            parser.error(f"--{name}: there is no file {path}")
+    return Options(given.json, given.quick, given.peers, given.peer_dir, given.threads, named)
 
 
 def run(
-    description: str, audit: Callable[[Report, Options], None], argv: Sequence[str] | None = None
+    description: str,
+    audit: Callable[[Report, Options], None],
+    argv: Sequence[str] | None = None,
+    *,
+    programs: Mapping[str, str] | None = None,
 ) -> int:
     """Run an audit from the command line and print its report.
+
+    Parameters
+    ----------
+    description
+        Text of ``--help``; its first line counts.
+    audit
+        Measures and adds bars.
+    argv
+        Arguments; None for those of the process.
+    programs
+        Flags that name a peer's program by path, and their help.
 
     Returns
     -------
     int
         Exit status: 0, also if bars fail; 1 if a section of the script broke.
     """
-    options = parse(description, argv)
+    options = parse(description, argv, programs=programs)
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(options.threads))
     before = environment(threads=options.threads)

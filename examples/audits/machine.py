@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("privml", "torch", "numpy", "cryptography", "safetensors", "tokenizers", "msgspec")
+PACKAGES = ("privml", "torch", "numpy", "cryptography", "safetensors", "tokenizers", "msgspec",
+            "scikit-learn")  # fmt: skip
 TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "PRIVML_KERNELS")
 
 

@@ -49,6 +49,7 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "class_counts": [_PTR, _U32, _PTR],
     "canonical_size": [_PTR, _PTR, _U32, _PTR],
     "canonical_write": [_PTR, _PTR, _U32, _PTR, _U64],
+    "program": [_PTR, _U64, *[_PTR] * 6, _U32, _PTR, _U32, _PTR],
     "audit": [_PTR, _I32, _PTR, _U64],
     "stats": [_PTR, _PTR],
 }
@@ -66,6 +67,7 @@ _STATS: Final = (
     "rows", "classes", "tagged", "row_bytes", "node_bytes", "block_bytes", "member_bytes",
     "work_bytes", "nodes", "blocks", "members",
 )  # fmt: skip
+_OPERATIONS: Final = ("query", "delete", "add")
 _CHANGE: Final = 6
 _FINDINGS: Final = 1 << 16
 
@@ -305,6 +307,48 @@ class ForestCore:
         self._call("audit", level, text, _FINDINGS)
         return tuple(text.value.decode().splitlines())
 
+    def run_program(
+        self,
+        operations: Sequence[tuple[str, int, int]],
+        X: Floats,
+        y: NDArray[np.int64],
+        ids: Records,
+    ) -> NDArray[np.int64]:
+        """Run single operations in one native call and time each.
+
+        Parameters
+        ----------
+        operations
+            In order: ``("query", row, 0)``, ``("delete", 0, id)`` or ``("add", row, id)`` with
+            positions in ``X`` and ``y``, and in ``ids``.
+        X, y, ids
+            Rows to ask about or to add, and ids to delete or to add under.
+
+        Returns
+        -------
+        ndarray
+            (n,) int64 thread CPU time of each operation, ns.
+
+        Raises
+        ------
+        UnlearningError, SchemaError
+            As the single calls do; the operations before the failing one were done.
+        """
+        X, y, ids = self._features(X), _buffer(y, np.int64), _buffer(ids, np.uint64)
+        kind = np.array([_OPERATIONS.index(name) for name, _, _ in operations], dtype=np.uint8)
+        row = np.array([row for _, row, _ in operations], dtype=np.uint32)
+        named = np.array([place for _, _, place in operations], dtype=np.uint32)
+        uses_row, uses_id = kind != _OPERATIONS.index("delete"), kind != 0
+        internal(bool((row[uses_row] < len(X)).all()), "rows of the program lie in X")
+        internal(bool((row[kind == _OPERATIONS.index("add")] < len(y)).all()), "and in y")
+        internal(bool((named[uses_id] < len(ids)).all()), "ids of the program lie in ids")
+        classes = self.stats()["classes"]
+        out, ns = np.empty(max(classes, 1)), np.zeros(len(kind), dtype=np.int64)
+        at = [address(a) for a in (kind, row, named, X, y, ids)]
+        features = self._params.n_features
+        self._call("program", len(kind), *at, features, address(out), classes, address(ns))
+        return ns
+
     def stats(self) -> Mapping[str, int]:
         """Return sizes: rows, classes, tagged nodes, nodes, blocks, (row, tree) pairs, bytes."""
         out = np.zeros(len(_STATS), dtype=np.int64)
@@ -345,10 +389,18 @@ def _check(code: int) -> None:
         return
     if code == _OUT_OF_MEMORY:
         raise MemoryError("the forest: no memory; if a change was under way, fit it again")
-    library = _native.load()
-    text = library.privml_forest_message().decode() if library is not None else ""
+    text = _message()().decode()
     error, fix = _ERRORS.get(code, (UnlearningError, "fit the forest again"))
     raise error(f"{text or 'the native forest refused its arguments'}; {fix}")
+
+
+@cache
+def _message() -> Any:  # noqa: ANN401 - as below
+    """Return the last error's text of this thread; an object of its own, complete when shared."""
+    library: Any = _native.load()
+    function = library["privml_forest_message"]
+    function.argtypes, function.restype = (), ctypes.c_char_p
+    return function
 
 
 @cache
@@ -359,5 +411,4 @@ def _function(name: str) -> Any:  # noqa: ANN401 - ctypes functions have no comm
     function = getattr(library, symbol)
     function.argtypes = _SIGNATURES[name]
     function.restype = None if name == "destroy" else _I32
-    library.privml_forest_message.restype = ctypes.c_char_p
     return function

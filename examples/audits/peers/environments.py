@@ -55,6 +55,13 @@ SPU = Peer(
     ("3.11", "3.10"),
     "spu",
 )
+DARE = Peer("dare-rf-1.1.4", ("dare-rf==1.1.4", "numpy==1.23.5"), ("3.10",), "dare")
+LIGHTGBM = Peer(
+    "lightgbm-4.7.0",
+    ("lightgbm==4.7.0", "numpy==2.2.6", "scipy==1.15.3"),
+    ("3.11", "3.12", "3.13", "3.10"),
+    "lightgbm",
+)
 
 
 def default_root() -> Path:

@@ -175,18 +175,29 @@ class Auditor {
     }
     if (c.has_block) {
       compare(job.node, c.block(), fresh);
-      check_slack(job.node, c.block(), totals);
+      check_terms(job.node, c.block(), totals);
     }
     delete_block(fresh);
   }
 
-  // The lead of the best candidate, in exact arithmetic, is not below the slack.
-  void check_slack(uint32_t node, Block* block, const NodeTotals& totals) {
-    if (block->slack == 0) return;
-    const Best best = best_of_exact(params_, block, totals, kNone);
-    const Best second = best_of_exact(params_, block, totals, best.lane);
-    const double lead = second.slot == kNone ? 1e300 : (best.score - second.score) / 2;
-    require(double(block->slack) <= lead, node, "is more certain of its split than it may be");
+  // The chosen candidate leads each slot, in exact arithmetic, for at least the slot's term.
+  void check_terms(uint32_t node, Block* block, const NodeTotals& totals) {
+    if (block->best_slot == kNone) return;
+    const Best best = best_of_exact(params_, block, totals, 0, block->lanes, kNone, kNone);
+    require(best.slot == block->best_slot && best.lane == block->best_lane, node,
+            "remembers another choice");
+    for (uint32_t q = 0; q < block->slots; ++q) {
+      const SlotInfo& slot = block->info()[q];
+      const uint32_t term = slot.kind == kTwoValued ? block->pair_term : block->terms()[q];
+      if (term < block->now) continue;
+      const bool nested = q == best.slot && slot.kind == kNumeric && slot.missing == 0;
+      const Best other =
+          best_of_exact(params_, block, totals, slot.lane, slot.lane + slot.lanes,
+                        nested ? block->left_of(best.lane) : kNone, best.lane);
+      if (other.slot == kNone) continue;
+      require(double(term - block->now) <= (best.score - other.score) / 2, node,
+              "is more certain of its split than it may be");
+    }
   }
 
   // A slot may keep more candidates than a fresh one has if all values are one of two.

@@ -22,6 +22,7 @@ struct BlockShape {
   uint32_t slots = 0;
   uint32_t numeric_lanes = 0;
   uint32_t lanes = 0;     // all, padded to kLane
+  uint32_t pair_lane = 0; // first lane of the two-valued slots
   uint32_t channels = 0;  // class counters per lane
   uint32_t words = 0;     // of the bitmap of skipped attributes
   uint32_t width = 2;     // bytes of a counter: 1, 2 or 4
@@ -36,18 +37,24 @@ inline uint32_t counter_width(uint32_t n) { return n <= 0xFF ? 1 : n <= 0xFFFF ?
 struct Block {
   uint64_t kappa;
   uint32_t bytes;
-  uint32_t slots, padded;  // padded: length of a column
-  uint32_t numeric_lanes, lanes, channels, words;
-  uint32_t info_at, pairs_at, thresholds_at, counts_at, classes_at;
+  uint32_t slots;
+  uint32_t numeric_lanes, lanes;
+  uint16_t channels, words;
   uint8_t width, sums;
-  uint8_t twins;   // the slack leaves out candidates that cut exactly like the chosen one
-  uint8_t unused;
-  uint32_t slack;  // rows that may come or go before the chosen candidate can be beaten
+  uint16_t unused;
+  uint32_t thresholds_at, counts_at, classes_at;
+  // Terms, see lead.cpp: up to when no candidate of a slot can overtake the chosen one. Time is the
+  // number of rows that came or went. All two-valued slots share one term.
+  uint32_t now, pair_term;
+  uint32_t best_slot, best_lane;  // the chosen candidate, kNone if not known
+  uint32_t pair_lane;             // first lane of the two-valued slots
 
-  uint32_t* column(uint32_t i) { return at<uint32_t>(sizeof(Block)) + size_t(i) * padded; }
-  uint32_t* attributes() { return column(0); }
-  SlotInfo* info() { return at<SlotInfo>(info_at); }
-  uint64_t* pairs() { return at<uint64_t>(pairs_at); }
+  uint32_t padded() const { return round_up(slots, kSlots); }
+  uint32_t* column(Column c) { return at<uint32_t>(sizeof(Block)) + c * padded(); }
+  uint32_t* terms() { return column(kTerm); }
+  SlotInfo* info() { return at<SlotInfo>(info_at(slots)); }
+  // Which slots are two-valued, one bit each.
+  uint64_t* pairs() { return at<uint64_t>(pairs_at(slots)); }
   // Attributes before the last slot in the order of the node that were constant.
   uint64_t* skipped() { return pairs() + (slots + 63) / 64; }
   float* thresholds() { return at<float>(thresholds_at); }
@@ -61,14 +68,25 @@ struct Block {
   }
   int64_t* left_sums() { return at<int64_t>(classes_at); }
 
+  static size_t info_at(uint32_t slots) {
+    return sizeof(Block) + size_t(kColumns) * round_up(slots, kSlots) * 4;
+  }
+  static size_t pairs_at(uint32_t slots) {
+    return (info_at(slots) + slots * sizeof(SlotInfo) + 7) / 8 * 8;
+  }
+
   Slot slot(uint32_t q) {
     SlotInfo& more = info()[q];
-    return {column(0)[q], column(1)[q], column(2)[q], column(3)[q], column(4)[q], more.missing,
-            more.lane,    more.lanes,   more.used,    more.extra,   more.kind};
+    return {column(kAttribute)[q], column(kMn)[q], column(kMx)[q], column(kAtMn)[q],
+            column(kAtMx)[q],      more.missing,   more.lane,      more.lanes,
+            more.used,             more.extra,     more.kind};
   }
   void set_kind(uint32_t q, SlotKind kind);
   // Columns of the slots from a multiple of 64 on.
-  SlotColumns columns(uint32_t first);
+  SlotColumns columns(uint32_t first) {
+    const uint32_t count = slots - first < 64 ? slots - first : 64;
+    return {column(kAttribute) + first, padded(), count, info() + first, pairs()[first / 64]};
+  }
 
   uint32_t left_of(uint32_t lane) {
     return width == 1   ? left<uint8_t>()[lane]

@@ -55,7 +55,10 @@ uint32_t Grower::decide(Tree& tree, uint32_t node, uint32_t depth) {
     return kNone;
   }
   const Split split = split_of(params_, block, best);
-  if (keep) tree.set_block(node, block);
+  if (keep) {
+    note_choice(params_, kernels_, block, totals, best);
+    tree.set_block(node, block);
+  }
   tree.tag(node, kSplit);
   tree.set_split(node, split);
   return best.slot;

@@ -10,9 +10,11 @@ void Forest::apply(const Vec<uint32_t>& slots, Modifier& modifier) {
   modifier.stats = ChangeStats();
   const uint32_t k = params_.per_row;
   const uint32_t n = uint32_t(slots.size());
-  std::vector<uint32_t> members(size_t(n) * k);
+  std::vector<uint32_t>& members = members_;
+  members.resize(size_t(n) * k);
   for (uint32_t i = 0; i < n; ++i)
-    trees_of(params_, rows_.id(slots[i]), ws_.trees, &members[size_t(i) * k]);
+    trees_of(params_, rows_.id(slots[i]), ws_.trees, members.data() + size_t(i) * k);
+  const Publish at_end{*this, members.data(), uint32_t(members.size())};
   if (n == 1) {
     modifier.apply_one(trees_, members.data(), k, slots[0]);
     return;
@@ -25,7 +27,7 @@ void Forest::apply(const Vec<uint32_t>& slots, Modifier& modifier) {
   for (size_t i = 0; i < members.size(); ++i) by_tree[next[members[i]]++] = slots[i / k];
   for (uint32_t t = 0; t < params_.trees; ++t)
     if (start[t] < start[t + 1])
-      modifier.apply(trees_[t], &by_tree[start[t]], start[t + 1] - start[t]);
+      modifier.apply(trees_[t], by_tree.data() + start[t], start[t + 1] - start[t]);
 }
 
 void Forest::unlearn(uint64_t n, const uint64_t* ids, ChangeStats& stats) {
@@ -45,7 +47,6 @@ void Forest::unlearn(uint64_t n, const uint64_t* ids, ChangeStats& stats) {
   apply(slots, deleter_);
   stats = deleter_.stats;
   for (uint32_t slot : slots) rows_.erase(slot);
-  publish();
   ++version_;
   stats.scrubbed += int64_t(n) * (int64_t(params_.features) * 4 + 24);
   unusable_ = false;
@@ -72,7 +73,6 @@ void Forest::learn(uint64_t n, const float* x, const int64_t* y, const uint64_t*
   } else {
     apply(slots, adder_);
     stats = adder_.stats;
-    publish();
     ++version_;
   }
   unusable_ = false;

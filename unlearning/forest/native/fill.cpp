@@ -1,5 +1,6 @@
 // Candidate statistics of a node's rows.
 #include <algorithm>
+#include <cmath>
 
 #include "grower.hpp"
 
@@ -60,6 +61,7 @@ Block* Grower::fill(uint64_t kappa, bool keep) {
   first[kCategorical] = total[kNumeric];
   first[kTwoValued] = first[kCategorical] + total[kCategorical];
   shape.numeric_lanes = total[kNumeric];
+  shape.pair_lane = first[kTwoValued];
   shape.lanes = round_up(first[kTwoValued] + total[kTwoValued], kLane);
   Block* block;
   if (keep) {
@@ -111,7 +113,8 @@ void Grower::fill_numeric(Block* block, Slot& slot, const float* x) {
   const uint32_t s = params_.thresholds, a = slot.attribute;
   const float mn = bits_float(slot.mn), mx = bits_float(slot.mx);
   float* w = block->thresholds() + slot.lane;
-  for (uint32_t j = 0; j < s; ++j) w[j] = threshold(block->kappa, a, j, mn, mx);
+  kernels_.thresholds(block->kappa ^ (uint64_t(kDrawThreshold) << 56) ^ (uint64_t(a) << 24), s, mn,
+                      mx, std::nextafterf(mx, -kInfinity), w);
   slot.used = uint16_t(s + (slot.missing > 0));
   if (slot.missing > 0) w[s] = kInfinity;
   // No value is <= -infinity: unused lanes stay empty.

@@ -11,6 +11,7 @@ namespace privml::forest {
 namespace {
 
 const Kernels& kernels_for(int32_t isa) {
+  if (isa >= kAvx512 && isa_usable(kAvx512)) return kernels_avx512();
   return isa >= kAvx2 && isa_usable(kAvx2) ? kernels_avx2() : kernels_scalar();
 }
 
@@ -30,6 +31,9 @@ Forest::Forest(Params params)
       adder_(params_, rows_, kernels_, ws_, grower_, 1) {
   if (!params_.regression()) params_.classes = std::max(params_.classes, 2u);
   for (uint8_t flag : params_.categorical) params_.any_categorical |= flag != 0;
+  filled_.reserve(params_.trees);  // so that publish() never has to allocate
+  roots_.reserve(params_.trees);
+  place_.resize(params_.trees);
   rows_.reset(params_, 0);
   rows_.pack();
   for (uint32_t t = 0; t < params_.trees; ++t) {
@@ -97,6 +101,7 @@ void Forest::fit(uint64_t n, const float* x, const int64_t* y, const uint64_t* i
 
 // All trees anew from the living rows.
 void Forest::rebuild(uint32_t threads) {
+  const Publish at_end{*this};
   if (!params_.regression()) params_.classes = std::max(classes_, 2u);
   rows_.pack();
   const uint32_t k = params_.per_row;
@@ -118,7 +123,6 @@ void Forest::rebuild(uint32_t threads) {
       trees_[members[size_t(slot) * k + i]].rows.push_back(slot);
   }
   grow_trees(threads);
-  publish();
   ++version_;
 }
 
@@ -151,6 +155,7 @@ void Forest::grow_trees(uint32_t threads) {
 }
 
 void Forest::resolve_all(uint32_t threads) {
+  const Publish at_end{*this};
   parallel(params_.trees, threads, [&](uint32_t from, uint32_t to) {
     Workspace own;
     Grower grower(params_, rows_, kernels_, own);
@@ -167,6 +172,7 @@ bool Forest::resolve(int64_t budget_ns, uint32_t threads) {
     resolve_all(threads);
     return true;
   }
+  const Publish at_end{*this};
   const auto end = Clock::now() + std::chrono::nanoseconds(budget_ns);
   for (Tree& tree : trees_) {
     if (!tree.pending) continue;

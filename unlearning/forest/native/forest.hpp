@@ -59,13 +59,22 @@ class Forest {
   void grow_trees(uint32_t threads);
   void rebuild(uint32_t threads);
   void resolve_all(uint32_t threads);
-  void publish();
+  void publish(const uint32_t* changed = nullptr, uint32_t count = 0);
+  // Publishes at the end of a block, however it is left.
+  struct Publish {
+    Forest& forest;
+    const uint32_t* changed = nullptr;
+    uint32_t count = 0;
+    ~Publish() { forest.publish(changed, count); }
+  };
   bool predict_row(const float* x, double* out, uint32_t width,
                    std::vector<uint32_t>* tags) const;
   bool predict_rows(uint64_t n, const float* x, double* out, uint32_t width) const;
   bool predict_shared(uint64_t n, const float* x, double* out, uint32_t width, uint32_t threads,
                       std::vector<uint32_t>* tags) const;
   static void clear_way(Grower& grower, Tree& tree, const float* x);
+  void clear_ways(uint64_t n, const float* x, const std::vector<uint32_t>& trees,
+                  uint32_t threads);
   void require_usable() const;
 
   Params params_;
@@ -73,13 +82,16 @@ class Forest {
   const Kernels& kernels_;
   RowStore rows_;
   std::vector<Tree> trees_;
-  std::vector<uint32_t> filled_;  // trees with rows
+  std::vector<uint32_t> filled_;   // trees with rows,
+  std::vector<const Hot*> roots_;  // and their hot nodes
+  std::vector<uint32_t> place_;    // of a tree in these two, or kNone
+  std::vector<uint32_t> members_;  // trees of the rows of a change
   uint64_t version_ = 0;
   Workspace ws_;
   Grower grower_;
   Modifier deleter_, adder_;
   bool unusable_ = false;
-  PreferWriterLock lock_;
+  FairLock lock_;
 };
 
 }  // namespace privml::forest

@@ -1,4 +1,6 @@
 // C entry points of the forest. A handle is opaque; every call may come from any thread.
+#include <time.h>
+
 #include <memory>
 
 #include "../../../protocols/mpc/native/abi.hpp"
@@ -61,6 +63,14 @@ class DefaultFloats {
   unsigned saved_;
 #endif
 };
+
+enum Operation : uint8_t { kQuery = 0, kDelete = 1, kAdd = 2 };
+
+int64_t thread_ns() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
 
 template <class Call>
 int32_t guarded(void* handle, const Call& call) {
@@ -183,4 +193,25 @@ PRIVML_API int32_t privml_forest_audit(void* handle, int32_t level, char* out, u
 
 PRIVML_API int32_t privml_forest_stats(void* handle, int64_t* out) {
   return guarded(handle, [&](Forest& f) { f.stats(out); });
+}
+
+// Runs single operations one after the other and times each by the CPU clock of this thread:
+// kind[i] with row number row[i] of x and y, and id number id[i], as far as the kind has them.
+PRIVML_API int32_t privml_forest_program(void* handle, uint64_t n, const uint8_t* kind,
+                                         const uint32_t* row, const uint32_t* id, const float* x,
+                                         const int64_t* y, const uint64_t* ids, uint32_t features,
+                                         double* out, uint32_t classes, int64_t* ns) {
+  return guarded(handle, [&](Forest& f) {
+    using namespace privml::forest;
+    ChangeStats change;
+    for (uint64_t i = 0; i < n; ++i) {
+      const float* values = x + size_t(row[i]) * features;
+      const uint64_t* record = ids + size_t(id[i]) * 3;
+      const int64_t start = thread_ns();
+      if (kind[i] == kQuery) f.predict(1, values, out, classes, 1);
+      else if (kind[i] == kDelete) f.unlearn(1, record, change);
+      else f.learn(1, values, y + row[i], record, change);
+      ns[i] = thread_ns() - start;
+    }
+  });
 }

@@ -28,10 +28,11 @@ struct Workspace {
   size_t bytes() const;
 };
 
+// Points into the tree: not to be kept when nodes are added.
 struct NodeTotals {
-  uint32_t n = 0, ones = 0;
-  const uint32_t* counts = nullptr;  // more than two classes
-  Moments moments;
+  uint32_t n, ones;
+  const uint32_t* counts;   // more than two classes
+  const Moments* moments;   // regression
 };
 
 struct Best {
@@ -39,18 +40,28 @@ struct Best {
   double score = 0;
 };
 
-NodeTotals totals_of(const Params& params, const Tree& tree, uint32_t node);
+inline NodeTotals totals_of(const Params& params, const Tree& tree, uint32_t node) {
+  const Cold& c = tree.cold[node];
+  return {c.n, c.ones, tree.counts.data() + size_t(node) * params.classes,
+          tree.moments.data() + node};
+}
 bool trivial_leaf(const Params& params, const NodeTotals& totals, uint32_t depth);
 // Writes counts and answer of a leaf into its hot node.
 void make_leaf(const Params& params, Tree& tree, uint32_t node);
 float threshold(uint64_t kappa, uint32_t a, uint32_t j, float mn, float mx);
-// Best admissible candidate of a block, or slot == kNone. Notes in the block for how many changes
-// it is certain to stay the best.
+// Best admissible candidate of a block, or slot == kNone.
 Best best_candidate(const Params& params, const Kernels& kernels, Block* block,
                     const NodeTotals& totals, Workspace& ws);
-// The same without the screen, for audits; leaves out one lane and those that cut like it.
-Best best_of_exact(const Params& params, Block* block, const NodeTotals& totals,
-                   uint32_t without);
+// The same without the screen over some lanes, for audits; leaves out a lane and those
+// behind it with a left count.
+Best best_of_exact(const Params& params, Block* block, const NodeTotals& totals, uint32_t from,
+                   uint32_t to, uint32_t without_left, uint32_t without_lane);
+// Notes the choice in its block, and for how long it is certain to stand.
+void note_choice(const Params& params, const Kernels& kernels, Block* block,
+                 const NodeTotals& totals, const Best& best);
+// True if the choice noted in the block is the best candidate after `count` more changes.
+bool choice_stands(const Params& params, const Kernels& kernels, Block* block,
+                   const NodeTotals& totals, uint32_t count, bool adding);
 Split split_of(const Params& params, Block* block, const Best& best);
 // Whether the node's split is this candidate, written the same way.
 bool is_best(const Tree& tree, uint32_t node, Block* block, const Best& best);

@@ -26,19 +26,38 @@ struct SlotInfo {
 };
 static_assert(sizeof(SlotInfo) == 16);
 
-// Up to 64 slots by columns, padded to kSlots. mn and mx: smallest and largest present value as
-// float bits (categories: codes), at_mn and at_mx: how many rows hold them. inside: all bits set if
-// a value between them changes neither; simple: all bits set unless categorical or padding.
+// Columns of a block, one entry per slot, each padded to kSlots. mn and mx: smallest and largest
+// present value as float bits (categories: codes), at_mn and at_mx: how many rows hold them. inside:
+// all bits set if a value between them changes neither; simple: all bits set unless categorical or
+// padding. term: see lead.cpp.
+enum Column : uint32_t {
+  kAttribute, kMn, kMx, kAtMn, kAtMx, kInside, kSimple, kTerm, kColumns
+};
+
+// Up to 64 slots.
 struct SlotColumns {
-  const uint32_t* attribute;
-  const uint32_t *mn, *mx;
-  uint32_t *at_mn, *at_mx;
-  const uint32_t *inside, *simple;
-  const SlotInfo* info;
+  uint32_t* first;  // column kAttribute at the first of them
+  uint32_t padded;  // from one column to the next
   uint32_t count;
-  uint64_t pairs;  // which slots are two-valued
+  const SlotInfo* info;
+  uint64_t pairs;  // which are two-valued
+
+  uint32_t* column(Column c) const { return first + c * padded; }
 };
 constexpr uint32_t kSlots = 4;
+
+// The chosen candidate among its rivals. Terms and times are explained in lead.cpp.
+struct Lead {
+  const SlotInfo* info;
+  uint32_t *terms, *pair_term;
+  uint32_t slots, lanes, pair_lane;
+  uint32_t n, n_ones;
+  uint32_t best_slot, best_lane;
+  uint32_t now;
+  bool nested;  // candidates of the chosen slot with equal left counts cut alike
+};
+// With so few candidates it is cheaper to look at all of them than to keep terms.
+constexpr uint32_t kFewLanes = 64;
 
 // Smallest and largest present value, how often each occurs, how many values are missing.
 struct Range {
@@ -64,21 +83,25 @@ struct CountKernels {
   // Lists the admissible lanes that may hold the best score; all of them is a correct answer.
   uint32_t (*screen_binary)(const Count* left, const Count* ones, uint32_t lanes, uint32_t n,
                             uint32_t n_ones, float* scratch, uint32_t* out);
+  // True if the chosen candidate of two classes is certain to be the best, see lead.cpp. Renews
+  // terms that have run out.
+  bool (*stands)(const Lead& lead, const Count* left, const Count* ones);
   uint32_t (*screen_multi)(const Count* left, const Count* by_class, uint32_t lanes, uint32_t n,
                            const uint32_t* totals, uint32_t channels, float* scratch,
                            uint32_t* out);
 };
 
 struct Kernels {
-  bool scores;  // the screens below leave a score per lane in `scratch`, -1 if not admissible
+  bool screens;  // screened scores can be relied on up to their rounding
   // x is padded with NaN to a multiple of kChunk.
   Range (*range)(const float* x, uint32_t n);
   // Bit i of out = x[i] <= w.
   void (*mask_le)(const float* x, uint32_t n, float w, uint64_t* out);
   // Bit i of out = bit `bit` of words[i].
   void (*mask_bit)(const uint64_t* words, uint32_t n, uint32_t bit, uint64_t* out);
-  // Largest of scores[0..lanes) outside [from, to), at least -1.
-  float (*highest_outside)(const float* scores, uint32_t lanes, uint32_t from, uint32_t to);
+  // The first thresholds of a numeric attribute; key holds all of a draw but the candidate index,
+  // below_mx is the float just below mx.
+  void (*thresholds)(uint64_t key, uint32_t count, float mn, float mx, float below_mx, float* w);
   // Position of value in at[0..n), or n.
   uint32_t (*find)(const uint32_t* at, uint32_t n, uint32_t value);
   // Regression: left counts and left sums of y.
@@ -93,5 +116,6 @@ struct Kernels {
 
 const Kernels& kernels_scalar();
 const Kernels& kernels_avx2();
+const Kernels& kernels_avx512();
 
 }  // namespace privml::forest

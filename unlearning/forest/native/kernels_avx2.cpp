@@ -105,18 +105,21 @@ void mask_bit(const uint64_t* words, uint32_t n, uint32_t bit, uint64_t* out) {
   }
 }
 
-float highest(const float* scores, uint32_t from, uint32_t to) {
-  __m256 best = _mm256_set1_ps(-1.0f);
-  uint32_t j = from;
-  for (; j + 8 <= to; j += 8) best = _mm256_max_ps(best, load(scores + j));
-  float top = max_lanes(best);
-  for (; j < to; ++j) top = scores[j] > top ? scores[j] : top;
-  return top;
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
 }
 
-float highest_outside(const float* scores, uint32_t lanes, uint32_t from, uint32_t to) {
-  const float a = highest(scores, 0, from), b = highest(scores, to, lanes);
-  return a > b ? a : b;
+// The text of prf.hpp again, for a header's inline functions must not be compiled here.
+void thresholds(uint64_t key, uint32_t count, float mn, float mx, float below_mx, float* w) {
+  const double from = double(mn), width = double(mx) - double(mn);
+  for (uint32_t j = 0; j < count; ++j) {
+    const uint64_t draw = mix(mix(key ^ j) + 0x9E3779B97F4A7C15ull);
+    const double u = double(int64_t(draw >> 11)) * 0x1p-53;
+    const float t = float(from + u * width);
+    w[j] = t >= mx ? below_mx : t;
+  }
 }
 
 uint32_t find(const uint32_t* at, uint32_t n, uint32_t value) {
@@ -249,22 +252,23 @@ struct Four {
 
 Four update_extremes(const SlotColumns& s, uint32_t q, const float* x, __m128i step,
                      __m128i least) {
-  const __m128 v = _mm_i32gather_ps(x, load4(s.attribute + q), 4);
-  const __m128 mn = _mm_castsi128_ps(load4(s.mn + q)), mx = _mm_castsi128_ps(load4(s.mx + q));
-  const __m128i at_mn = load4(s.at_mn + q), at_mx = load4(s.at_mx + q);
+  const uint32_t* a = s.column(kAttribute) + q;
+  const __m128 v = _mm_setr_ps(x[a[0]], x[a[1]], x[a[2]], x[a[3]]);  // faster than a gather
+  const __m128 mn = _mm_castsi128_ps(load4(s.column(kMn) + q)), mx = _mm_castsi128_ps(load4(s.column(kMx) + q));
+  const __m128i at_mn = load4(s.column(kAtMn) + q), at_mx = load4(s.column(kAtMx) + q);
   const __m128i low = _mm_castps_si128(_mm_cmpeq_ps(v, mn));
   const __m128i high = _mm_castps_si128(_mm_cmpeq_ps(v, mx));
   const __m128i between = _mm_castps_si128(_mm_and_ps(_mm_cmplt_ps(mn, v), _mm_cmplt_ps(v, mx)));
   const __m128i stays = _mm_or_si128(
       _mm_or_si128(_mm_and_si128(low, _mm_cmpgt_epi32(at_mn, least)),
                    _mm_and_si128(high, _mm_cmpgt_epi32(at_mx, least))),
-      _mm_and_si128(between, load4(s.inside + q)));
+      _mm_and_si128(between, load4(s.column(kInside) + q)));
   const __m128i simple = _mm_and_si128(
-      _mm_and_si128(stays, load4(s.simple + q)), _mm_castps_si128(_mm_cmplt_ps(mn, mx)));
+      _mm_and_si128(stays, load4(s.column(kSimple) + q)), _mm_castps_si128(_mm_cmplt_ps(mn, mx)));
   const __m128i move = _mm_and_si128(simple, step);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.at_mn + q),
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.column(kAtMn) + q),
                    _mm_add_epi32(at_mn, _mm_and_si128(move, low)));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.at_mx + q),
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(s.column(kAtMx) + q),
                    _mm_add_epi32(at_mx, _mm_and_si128(move, high)));
   return {bits4(simple), bits4(_mm_and_si128(simple, low))};
 }
@@ -283,7 +287,7 @@ uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left
   for (uint64_t rest = simple & ~s.pairs; rest != 0; rest &= rest - 1) {
     const uint32_t q = uint32_t(__builtin_ctzll(rest));
     const uint32_t lane = s.info[q].lane;
-    update_lanes(thresholds + lane, s.info[q].lanes, x[s.attribute[q]], step, left + lane,
+    update_lanes(thresholds + lane, s.info[q].lanes, x[s.column(kAttribute)[q]], step, left + lane,
                  by_class ? by_class + lane : nullptr);
   }
   for (uint64_t rest = low & s.pairs; rest != 0; rest &= rest - 1) {
@@ -295,160 +299,7 @@ uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left
   return all & ~simple;
 }
 
-__m256i widen(const uint8_t* at) {
-  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
-}
-
-__m256i widen(const uint16_t* at) {
-  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-}
-
-__m256i widen(const uint32_t* at) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-}
-
-template <class Count>
-uint32_t all_admissible(const Count* left, uint32_t lanes, uint32_t n, uint32_t* out) {
-  uint32_t found = 0;
-  for (uint32_t j = 0; j < lanes; ++j)
-    if (left[j] > 0 && left[j] < n) out[found++] = j;
-  return found;
-}
-
-// Lanes whose screened score reaches the limit, in order.
-uint32_t lanes_above(const float* scores, uint32_t lanes, float limit, uint32_t* out) {
-  uint32_t found = 0;
-  const __m256 bound = _mm256_set1_ps(limit);
-  for (uint32_t j = 0; j < lanes; j += kLane) {
-    unsigned hits = unsigned(_mm256_movemask_ps(_mm256_cmp_ps(load(scores + j), bound,
-                                                              _CMP_GE_OQ)));
-    for (; hits; hits &= hits - 1) out[found++] = j + uint32_t(__builtin_ctz(hits));
-  }
-  return found;
-}
-
-// For two classes V = const + (2/n) D with D = (n a - N l)^2 / (l r). The integers are exact, the
-// float32 rounding of D stays below 4e-7 of it, and float64 rounding of V moves D by less than
-// 1e-15 n^2; the band below is wider than both together.
-template <class Count>
-uint32_t screen_binary(const Count* left, const Count* ones, uint32_t lanes, uint32_t n,
-                       uint32_t n_ones, float* scores, uint32_t* out) {
-  if (n > kScreenRows) return all_admissible(left, lanes, n, out);
-  const __m256i all = _mm256_set1_epi32(int(n)), positives = _mm256_set1_epi32(int(n_ones));
-  const __m256i zero = _mm256_setzero_si256();
-  const __m256 refused = _mm256_set1_ps(-1.0f);
-  __m256 best = refused;
-  for (uint32_t j = 0; j < lanes; j += kLane) {
-    const __m256i l = widen(left + j), a = widen(ones + j), r = _mm256_sub_epi32(all, l);
-    const __m256i ok = _mm256_and_si256(_mm256_cmpgt_epi32(l, zero), _mm256_cmpgt_epi32(r, zero));
-    const __m256 d = _mm256_cvtepi32_ps(
-        _mm256_sub_epi32(_mm256_mullo_epi32(a, all), _mm256_mullo_epi32(l, positives)));
-    const __m256 bottom = _mm256_mul_ps(_mm256_cvtepi32_ps(l), _mm256_cvtepi32_ps(r));
-    const __m256 score = _mm256_blendv_ps(refused, _mm256_div_ps(_mm256_mul_ps(d, d), bottom),
-                                          _mm256_castsi256_ps(ok));
-    _mm256_storeu_ps(scores + j, score);
-    best = _mm256_max_ps(best, score);
-  }
-  const float top = max_lanes(best);
-  if (top < 0) return 0;
-  const float rows = float(n);
-  return lanes_above(scores, lanes, top - top * 2e-6f - rows * rows * 4e-15f, out);
-}
-
-// V itself, whose float32 rounding stays below 4e-7 of it.
-template <class Count>
-uint32_t screen_multi(const Count* left, const Count* by_class, uint32_t lanes, uint32_t n,
-                      const uint32_t* totals, uint32_t channels, float* scores, uint32_t* out) {
-  if (n > kScreenRows) return all_admissible(left, lanes, n, out);
-  const __m256i all = _mm256_set1_epi32(int(n)), zero = _mm256_setzero_si256();
-  const __m256 refused = _mm256_set1_ps(-1.0f);
-  __m256 best = refused;
-  for (uint32_t j = 0; j < lanes; j += kLane) {
-    const __m256i l = widen(left + j), r = _mm256_sub_epi32(all, l);
-    const __m256i ok = _mm256_and_si256(_mm256_cmpgt_epi32(l, zero), _mm256_cmpgt_epi32(r, zero));
-    __m256i first = l, in_left = zero, in_right = zero;
-    for (uint32_t c = 0; c < channels; ++c) {
-      const __m256i a = widen(by_class + size_t(c) * lanes + j);
-      const __m256i b = _mm256_sub_epi32(_mm256_set1_epi32(int(totals[c + 1])), a);
-      first = _mm256_sub_epi32(first, a);
-      in_left = _mm256_add_epi32(in_left, _mm256_mullo_epi32(a, a));
-      in_right = _mm256_add_epi32(in_right, _mm256_mullo_epi32(b, b));
-    }
-    const __m256i rest = _mm256_sub_epi32(_mm256_set1_epi32(int(totals[0])), first);
-    in_left = _mm256_add_epi32(in_left, _mm256_mullo_epi32(first, first));
-    in_right = _mm256_add_epi32(in_right, _mm256_mullo_epi32(rest, rest));
-    const __m256 value = _mm256_add_ps(
-        _mm256_div_ps(_mm256_cvtepi32_ps(in_left), _mm256_cvtepi32_ps(l)),
-        _mm256_div_ps(_mm256_cvtepi32_ps(in_right), _mm256_cvtepi32_ps(r)));
-    const __m256 score = _mm256_blendv_ps(refused, value, _mm256_castsi256_ps(ok));
-    _mm256_storeu_ps(scores + j, score);
-    best = _mm256_max_ps(best, score);
-  }
-  const float top = max_lanes(best);
-  return top < 0 ? 0 : lanes_above(scores, lanes, top - top * 2e-6f, out);
-}
-
-// Masks of four 64-bit lanes each from one of eight 32-bit lanes.
-__m256i low_half(__m256i mask) { return _mm256_cvtepi32_epi64(_mm256_castsi256_si128(mask)); }
-__m256i high_half(__m256i mask) { return _mm256_cvtepi32_epi64(_mm256_extracti128_si256(mask, 1)); }
-
-void count_sums(const float* x, const int64_t* y, uint32_t n, const float* w, uint32_t lanes,
-                uint32_t* left, int64_t* sums) {
-  for (uint32_t j = 0; j < lanes; j += kLane) {
-    const __m256 limit = load(w + j);
-    __m256i rows = _mm256_setzero_si256(), low = rows, high = rows;
-    for (uint32_t i = 0; i < n; ++i) {
-      const __m256i mask =
-          _mm256_castps_si256(_mm256_cmp_ps(_mm256_broadcast_ss(x + i), limit, _CMP_LE_OQ));
-      const __m256i target = _mm256_set1_epi64x(y[i]);
-      rows = _mm256_sub_epi32(rows, mask);
-      low = _mm256_add_epi64(low, _mm256_and_si256(low_half(mask), target));
-      high = _mm256_add_epi64(high, _mm256_and_si256(high_half(mask), target));
-    }
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(left + j), rows);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + j), low);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + j + 4), high);
-  }
-}
-
-void update_sums(const float* w, uint32_t lanes, float x, int32_t step, int64_t y, uint32_t* left,
-                 int64_t* sums) {
-  const __m256 value = _mm256_set1_ps(x);
-  const __m256i flip = _mm256_set1_epi32(step > 0 ? -1 : 0);
-  const __m256i target = _mm256_set1_epi64x(step * y);
-  for (uint32_t j = 0; j < lanes; j += kLane) {
-    const __m256i mask = below(w + j, value);
-    add_mask(left + j, mask, flip);
-    __m256i* to = reinterpret_cast<__m256i*>(sums + j);
-    _mm256_storeu_si256(
-        to, _mm256_add_epi64(_mm256_loadu_si256(to), _mm256_and_si256(low_half(mask), target)));
-    _mm256_storeu_si256(to + 1, _mm256_add_epi64(_mm256_loadu_si256(to + 1),
-                                                 _mm256_and_si256(high_half(mask), target)));
-  }
-}
-
-template <class Count>
-CountKernels<Count> counts() {
-  return {count<Count>, update_lanes, update_slots<Count>, screen_binary<Count>,
-          screen_multi<Count>};
-}
-
 }  // namespace
-
-const Kernels& kernels_avx2() {
-  static const Kernels kernels{
-      true,
-      range,
-      mask_le,
-      mask_bit,
-      highest_outside,
-      find,
-      count_sums,
-      update_sums,
-      counts<uint8_t>(),
-      counts<uint16_t>(),
-      counts<uint32_t>()};
-  return kernels;
-}
-
 }  // namespace privml::forest
+
+#include "kernels_avx2_score.hpp"

@@ -38,11 +38,20 @@ void mask_bit(const uint64_t* words, uint32_t n, uint32_t bit, uint64_t* out) {
   }
 }
 
-float highest_outside(const float* scores, uint32_t lanes, uint32_t from, uint32_t to) {
-  float best = -1;
-  for (uint32_t j = 0; j < lanes; ++j)
-    if ((j < from || j >= to) && scores[j] > best) best = scores[j];
-  return best;
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+void thresholds(uint64_t key, uint32_t count, float mn, float mx, float below_mx, float* w) {
+  const double from = double(mn), width = double(mx) - double(mn);
+  for (uint32_t j = 0; j < count; ++j) {
+    const uint64_t draw = mix(mix(key ^ j) + 0x9E3779B97F4A7C15ull);
+    const double u = double(int64_t(draw >> 11)) * 0x1p-53;
+    const float t = float(from + u * width);
+    w[j] = t >= mx ? below_mx : t;
+  }
 }
 
 uint32_t find(const uint32_t* at, uint32_t n, uint32_t value) {
@@ -85,27 +94,27 @@ uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left
   uint64_t numeric = 0, lows = 0, special = 0;
   const uint32_t least = step > 0 ? 0 : 1;  // the last holder of an extreme is special
   for (uint32_t q = 0; q < s.count; ++q) {
-    const float v = x[s.attribute[q]];
+    const float v = x[s.column(kAttribute)[q]];
     float mn, mx;
-    __builtin_memcpy(&mn, &s.mn[q], 4);
-    __builtin_memcpy(&mx, &s.mx[q], 4);
+    __builtin_memcpy(&mn, &s.column(kMn)[q], 4);
+    __builtin_memcpy(&mx, &s.column(kMx)[q], 4);
     const bool low = v == mn, high = v == mx;
-    const bool stays = (low && s.at_mn[q] > least) || (high && s.at_mx[q] > least) ||
-                       (s.inside[q] && v > mn && v < mx);
+    const bool stays = (low && s.column(kAtMn)[q] > least) || (high && s.column(kAtMx)[q] > least) ||
+                       (s.column(kInside)[q] && v > mn && v < mx);
     const uint64_t bit = uint64_t(1) << q;
-    if (!(stays && mn < mx && s.simple[q])) {
+    if (!(stays && mn < mx && s.column(kSimple)[q])) {
       special |= bit;
       continue;
     }
-    if (low) s.at_mn[q] += uint32_t(step);
-    if (high) s.at_mx[q] += uint32_t(step);
-    if (s.inside[q]) numeric |= bit;
+    if (low) s.column(kAtMn)[q] += uint32_t(step);
+    if (high) s.column(kAtMx)[q] += uint32_t(step);
+    if (s.column(kInside)[q]) numeric |= bit;
     else if (low) lows |= bit;
   }
   for (uint64_t rest = numeric; rest != 0; rest &= rest - 1) {
     const uint32_t q = uint32_t(__builtin_ctzll(rest));
     const uint32_t lane = s.info[q].lane;
-    update(thresholds + lane, s.info[q].lanes, x[s.attribute[q]], step, left + lane,
+    update(thresholds + lane, s.info[q].lanes, x[s.column(kAttribute)[q]], step, left + lane,
            by_class ? by_class + lane : nullptr);
   }
   for (uint64_t rest = lows; rest != 0; rest &= rest - 1) {
@@ -136,6 +145,12 @@ uint32_t screen_multi(const Count* left, const Count*, uint32_t lanes, uint32_t 
   return admissible(left, lanes, n, out);
 }
 
+// The portable kernels do not screen: they look at all candidates each time.
+template <class Count>
+bool stands(const Lead&, const Count*, const Count*) {
+  return false;
+}
+
 void count_sums(const float* x, const int64_t* y, uint32_t n, const float* w, uint32_t lanes,
                 uint32_t* left, int64_t* sums) {
   for (uint32_t j = 0; j < lanes; ++j) {
@@ -159,8 +174,8 @@ void update_sums(const float* w, uint32_t lanes, float x, int32_t step, int64_t 
 }
 
 template <class Count>
-constexpr CountKernels<Count> kCounts{count<Count>, update<Count>, update_slots<Count>,
-                                      screen_binary<Count>, screen_multi<Count>};
+constexpr CountKernels<Count> kCounts{count<Count>,         update<Count>, update_slots<Count>,
+                                      screen_binary<Count>, stands<Count>, screen_multi<Count>};
 
 }  // namespace
 
@@ -169,7 +184,7 @@ const Kernels& kernels_scalar() {
                                range,
                                mask_le,
                                mask_bit,
-                               highest_outside,
+                               thresholds,
                                find,
                                count_sums,
                                update_sums,

@@ -1,4 +1,5 @@
-// Shared/exclusive lock that prefers writers: a stream of predictions cannot starve a deletion.
+// Shared/exclusive lock that starves nobody: readers that arrive while a writer waits stay behind
+// it, and those who waited for a writer go before the next one.
 #pragma once
 
 #include <condition_variable>
@@ -6,38 +7,45 @@
 
 namespace privml::forest {
 
-class PreferWriterLock {
+class FairLock {
  public:
   void lock() {
     std::unique_lock hold(mutex_);
-    ++waiting_;
-    writers_.wait(hold, [this] { return !writing_ && readers_ == 0; });
-    --waiting_;
+    ++writers_waiting_;
+    writers_.wait(hold, [this] { return !writing_ && readers_ == 0 && admitted_ == 0; });
+    --writers_waiting_;
     writing_ = true;
   }
 
   void unlock() {
     std::lock_guard hold(mutex_);
     writing_ = false;
-    if (waiting_ > 0) writers_.notify_one();
-    else arrivals_.notify_all();
+    admitted_ = readers_waiting_;
+    if (admitted_ > 0) arrivals_.notify_all();
+    else writers_.notify_one();
   }
 
   void lock_shared() {
     std::unique_lock hold(mutex_);
-    arrivals_.wait(hold, [this] { return !writing_ && waiting_ == 0; });
+    if (writing_ || writers_waiting_ > 0 || admitted_ > 0) {
+      ++readers_waiting_;
+      arrivals_.wait(hold, [this] { return admitted_ > 0; });
+      --readers_waiting_;
+      --admitted_;
+    }
     ++readers_;
   }
 
   void unlock_shared() {
     std::lock_guard hold(mutex_);
-    if (--readers_ == 0 && waiting_ > 0) writers_.notify_one();
+    if (--readers_ == 0 && admitted_ == 0) writers_.notify_one();
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable writers_, arrivals_;
-  int readers_ = 0, waiting_ = 0;
+  int readers_ = 0, readers_waiting_ = 0, writers_waiting_ = 0;
+  int admitted_ = 0;  // readers let in by the last writer and not yet awake
   bool writing_ = false;
 };
 

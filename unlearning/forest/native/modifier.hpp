@@ -49,9 +49,11 @@ class Modifier {
   void update_totals(Tree& tree, uint32_t node, const uint32_t* slots, uint32_t count);
   bool visit(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* slots, uint32_t count,
              uint32_t left_now);
-  bool change_split(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* slots,
-                    uint32_t count, uint32_t left_now);
-  bool settle(Tree& tree, uint32_t node, uint32_t left_now);
+  bool change_split(Tree& tree, uint32_t node, uint32_t depth, const NodeTotals& totals,
+                    const uint32_t* slots, uint32_t count, uint32_t left_now);
+  bool settle(Tree& tree, uint32_t node, const NodeTotals& totals, uint32_t left_now);
+  bool finish_slots(Tree& tree, uint32_t node, Block* block, uint32_t first, uint64_t special,
+                    uint64_t dirty);
   void tag_fresh(Tree& tree, uint32_t node, uint32_t depth);
   void become_leaf(Tree& tree, uint32_t node);
 
@@ -73,7 +75,6 @@ class Modifier {
   const int32_t step_;
   Grower& grower_;
   Path paths_[kTogether];
-  bool certain_ = true;  // no slot was counted anew: the slack of the block still holds
 
 };
 

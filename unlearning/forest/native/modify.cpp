@@ -88,7 +88,7 @@ void Modifier::descend(Path* paths, uint32_t count, uint32_t slot) {
       paths[i].nodes.push_back(node);
       if (c.has_block) __builtin_prefetch(c.block());
       if (c.child == 0) {
-        __builtin_prefetch(&tree.rows[c.lo]);
+        __builtin_prefetch(tree.rows.data() + c.lo);
         at[i] = kNone;
         continue;
       }
@@ -189,7 +189,8 @@ void Modifier::change(Tree& tree, uint32_t node, uint32_t depth, uint32_t* slots
 bool Modifier::visit(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* slots,
                      uint32_t count, uint32_t left_now) {
   const Cold& c = tree.cold[node];
-  if (trivial_leaf(params_, totals_of(params_, tree, node), depth)) {
+  const NodeTotals totals = totals_of(params_, tree, node);
+  if (trivial_leaf(params_, totals, depth)) {
     become_leaf(tree, node);
     return false;
   }
@@ -207,7 +208,7 @@ bool Modifier::visit(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* 
     tag_fresh(tree, node, depth);
     return false;
   }
-  if (c.has_block) return change_split(tree, node, depth, slots, count, left_now);
+  if (c.has_block) return change_split(tree, node, depth, totals, slots, count, left_now);
   if (c.n > params_.block_rows) {  // grown: time for statistics
     tag_fresh(tree, node, depth);
     return false;
@@ -219,31 +220,27 @@ bool Modifier::visit(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* 
   return true;
 }
 
-bool Modifier::change_split(Tree& tree, uint32_t node, uint32_t depth, const uint32_t* slots,
-                            uint32_t count, uint32_t left_now) {
-  certain_ = true;
+bool Modifier::change_split(Tree& tree, uint32_t node, uint32_t depth, const NodeTotals& totals,
+                            const uint32_t* slots, uint32_t count, uint32_t left_now) {
   if (!update_block(tree, node, slots, count)) {
-    if (tree.cold[node].n <= params_.block_rows) {
+    if (totals.n <= params_.block_rows) {
       tag_fresh(tree, node, depth);
       return false;
     }
     ++stats.recounts;
     tree.set_block(node, grower_.describe(tree, node, true));
-    certain_ = false;
   }
   Block* block = tree.cold[node].block();
-  if (certain_ && block->slack >= count && !(step_ > 0 && block->twins)) {
-    block->slack -= count;
+  if (choice_stands(params_, kernels_, block, totals, count, step_ > 0))
     return tree.cold[node].state == kInner;
-  }
-  return settle(tree, node, left_now);
+  return settle(tree, node, totals, left_now);
 }
 
 // Makes the node's split the best candidate of its block; true if the children stay.
-bool Modifier::settle(Tree& tree, uint32_t node, uint32_t left_now) {
+bool Modifier::settle(Tree& tree, uint32_t node, const NodeTotals& totals, uint32_t left_now) {
   Block* block = tree.cold[node].block();
-  const Best best =
-      best_candidate(params_, kernels_, block, totals_of(params_, tree, node), ws_);
+  const Best best = best_candidate(params_, kernels_, block, totals, ws_);
+  note_choice(params_, kernels_, block, totals, best);
   if (best.slot == kNone) {
     become_leaf(tree, node);
     return false;

@@ -5,20 +5,12 @@
 
 namespace privml::forest {
 
-NodeTotals totals_of(const Params& params, const Tree& tree, uint32_t node) {
-  NodeTotals t;
-  t.n = tree.cold[node].n;
-  t.ones = tree.cold[node].ones;
-  if (!tree.counts.empty()) t.counts = &tree.counts[size_t(node) * params.classes];
-  if (!tree.moments.empty()) t.moments = tree.moments[node];
-  return t;
-}
-
 bool trivial_leaf(const Params& params, const NodeTotals& t, uint32_t depth) {
   if (depth >= params.max_depth || t.n < params.min_split) return true;
   if (params.regression()) {
     // Below 2^124: the limits on targets keep n * max|y| under 2^62.
-    return __int128(t.n) * t.moments.square == __int128(t.moments.sum) * t.moments.sum;
+    const Moments& m = *t.moments;
+    return __int128(t.n) * m.square == __int128(m.sum) * m.sum;
   }
   if (params.binary()) return t.ones == 0 || t.ones == t.n;
   for (uint32_t c = 0; c < params.classes; ++c)

@@ -4,5 +4,6 @@
 namespace privml::forest {
 
 const Kernels& kernels_avx2() { return kernels_scalar(); }
+const Kernels& kernels_avx512() { return kernels_scalar(); }
 
 }  // namespace privml::forest

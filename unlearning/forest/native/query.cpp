@@ -12,19 +12,24 @@ constexpr uint64_t kRowsAtOnce = 64; // rows that share the pass over the trees
 
 // Walks down kChains trees, or one tree for kChains rows, in step. Nodes at which a walk ends point
 // to themselves, so the loop runs until the last one has arrived. Values must be present and no
-// split categorical.
+// split categorical. kOne: all walks are of the row x[0].
+template <bool kOne>
 void walk_together(const Hot* const* base, const float* const* x, const Hot** at) {
-  for (;;) {
-    uint32_t stop = ~0u;
+  uint32_t attribute[kChains];
+  for (uint32_t c = 0; c < kChains; ++c) attribute[c] = at[c]->attribute;
+  uint32_t stop;
+  do {
+    stop = ~0u;
     for (uint32_t c = 0; c < kChains; ++c) {
       const Hot* h = at[c];
-      const uint32_t attribute = h->attribute;
-      stop &= attribute;
-      const bool right = !(x[c][attribute & kAttributeMask] <= bits_float(h->a));
-      at[c] = base[c] + (h->child + right);
+      const float* row = kOne ? x[0] : x[c];
+      const bool right = !(row[attribute[c] & kAttributeMask] <= bits_float(h->a));
+      h = base[c] + (h->child + right);
+      at[c] = h;
+      attribute[c] = h->attribute;
+      stop &= attribute[c];
     }
-    if (stop & kStop) return;
-  }
+  } while (!(stop & kStop));
 }
 
 const Hot* walk_alone(const Tree& tree, const float* x) {
@@ -40,17 +45,26 @@ bool complete(const float* x, uint32_t p) {
   return !missing;
 }
 
+// Counts of a leaf of two classes.
+struct Pair {
+  uint32_t rows, ones;
+};
+
+Pair pair_of(const Tree& tree, const Hot* leaf) {
+  if (leaf->b != kLookUp) return {leaf->b & 0xFFFF, leaf->b >> 16};
+  const Cold& c = tree.cold[size_t(leaf - tree.hot.data())];
+  return {c.n, c.ones};
+}
+
 // Adds the answer of a leaf to `out`.
 void answer(const Params& params, const Tree& tree, const Hot* leaf, uint32_t width, double* out) {
-  const uint32_t node = uint32_t(leaf - tree.hot.data());
   if (params.binary()) {
-    const bool packed = leaf->b != kLookUp;
-    const uint32_t rows = packed ? leaf->b & 0xFFFF : tree.cold[node].n;
-    const uint32_t ones = packed ? leaf->b >> 16 : tree.cold[node].ones;
-    out[0] += double(rows - ones) / double(rows);
-    if (width > 1) out[1] += double(ones) / double(rows);
+    const Pair pair = pair_of(tree, leaf);
+    out[0] += double(pair.rows - pair.ones) / double(pair.rows);
+    if (width > 1) out[1] += double(pair.ones) / double(pair.rows);
     return;
   }
+  const uint32_t node = uint32_t(leaf - tree.hot.data());
   const double n = double(tree.cold[node].n);
   if (params.regression()) {
     out[0] += double(tree.moments[node].sum) / n / params.scale();
@@ -62,11 +76,25 @@ void answer(const Params& params, const Tree& tree, const Hot* leaf, uint32_t wi
 
 }  // namespace
 
-// To be called when trees were changed and nobody else reads.
-void Forest::publish() {
+// To be called when trees were changed and nobody else reads. Does nothing, quickly, if only these
+// trees were changed and all of them are where they were.
+void Forest::publish(const uint32_t* changed, uint32_t count) {
+  bool same = changed != nullptr;
+  for (uint32_t i = 0; i < count && same; ++i) {
+    const Tree& tree = trees_[changed[i]];
+    const uint32_t place = place_[changed[i]];
+    same = tree.empty() ? place == kNone : place != kNone && roots_[place] == tree.hot.data();
+  }
+  if (same) return;
   filled_.clear();
-  for (uint32_t t = 0; t < params_.trees; ++t)
-    if (!trees_[t].empty()) filled_.push_back(t);
+  roots_.clear();
+  for (uint32_t t = 0; t < params_.trees; ++t) {
+    place_[t] = kNone;
+    if (trees_[t].empty()) continue;
+    place_[t] = uint32_t(filled_.size());
+    filled_.push_back(t);
+    roots_.push_back(trees_[t].hot.data());
+  }
 }
 
 // One row through all trees. False if a tag was met; tags then lists the trees.
@@ -75,29 +103,41 @@ bool Forest::predict_row(const float* x, double* out, uint32_t width,
   for (uint32_t c = 0; c < width; ++c) out[c] = 0;
   const uint32_t trees = uint32_t(filled_.size());
   const bool together = !params_.any_categorical && complete(x, params_.features);
+  const bool pairs = params_.binary() && width == 2;
+  double zeros = 0, ones = 0;
   bool clean = true;
-  const Hot* base[kChains];
   const Hot* at[kChains];
-  const float* row[kChains];
-  for (uint32_t c = 0; c < kChains; ++c) row[c] = x;
   for (uint32_t first = 0; first < trees; first += kChains) {
-    const uint32_t count = std::min(kChains, trees - first);
-    for (uint32_t c = 0; c < kChains; ++c) {
-      const Tree& tree = trees_[filled_[first + (c < count ? c : 0)]];
-      base[c] = at[c] = tree.hot.data();
-      if (!together) at[c] = walk_alone(tree, x);
+    // The last group is filled up with trees that were there before.
+    const uint32_t start = trees < kChains ? 0 : std::min(first, trees - kChains);
+    const Hot* const* base = roots_.data() + start;
+    const Hot* few[kChains];
+    if (trees < kChains) {
+      for (uint32_t c = 0; c < kChains; ++c) few[c] = roots_[c < trees ? c : 0];
+      base = few;
     }
-    if (together) walk_together(base, row, at);
-    for (uint32_t c = 0; c < count; ++c) {
-      const uint32_t t = filled_[first + c];
+    std::copy(base, base + kChains, at);
+    if (together) {
+      walk_together<true>(base, &x, at);
+    } else {
+      for (uint32_t c = 0; c < kChains && start + c < trees; ++c)
+        at[c] = walk_alone(trees_[filled_[start + c]], x);
+    }
+    for (uint32_t c = first - start; c < kChains && start + c < trees; ++c) {
+      const Tree& tree = trees_[filled_[start + c]];
       if (at[c]->attribute & kTagged) {
         clean = false;
-        if (tags) tags->push_back(t);
-      } else if (clean) {
-        answer(params_, trees_[t], at[c], width, out);
+        if (tags) tags->push_back(filled_[start + c]);
+      } else if (pairs) {
+        const Pair pair = pair_of(tree, at[c]);
+        zeros += double(pair.rows - pair.ones) / double(pair.rows);
+        ones += double(pair.ones) / double(pair.rows);
+      } else {
+        answer(params_, tree, at[c], width, out);
       }
     }
   }
+  if (pairs) out[0] = zeros, out[1] = ones;
   for (uint32_t c = 0; c < width; ++c) out[c] /= double(trees);
   return clean;
 }
@@ -123,7 +163,7 @@ bool Forest::predict_rows(uint64_t n, const float* x, double* out, uint32_t widt
           base[c] = at[c] = tree.hot.data();
           if (!together) at[c] = walk_alone(tree, row[c]);
         }
-        if (together) walk_together(base, row, at);
+        if (together) walk_together<false>(base, row, at);
         for (uint32_t c = 0; c < count; ++c) {
           if (at[c]->attribute & kTagged) clean = false;
           else answer(params_, tree, at[c], width, out + (first + c) * width);
@@ -159,6 +199,23 @@ bool Forest::predict_shared(uint64_t n, const float* x, double* out, uint32_t wi
   return clean;
 }
 
+// Decides every tag on the way of some rows; trees: the only ones with such tags.
+void Forest::clear_ways(uint64_t n, const float* x, const std::vector<uint32_t>& trees,
+                        uint32_t threads) {
+  const Publish at_end{*this, trees.data(), uint32_t(trees.size())};
+  if (n == 1) {
+    for (uint32_t t : trees) clear_way(grower_, trees_[t], x);
+    return;
+  }
+  parallel(uint32_t(trees.size()), threads, [&](uint32_t from, uint32_t to) {
+    Workspace own;
+    Grower grower(params_, rows_, kernels_, own);
+    for (uint32_t i = from; i < to; ++i)
+      for (uint64_t r = 0; r < n && trees_[trees[i]].pending; ++r)
+        clear_way(grower, trees_[trees[i]], x + r * params_.features);
+  });
+}
+
 void Forest::predict(uint64_t n, const float* x, double* out, uint32_t classes,
                      uint32_t threads) {
   const uint32_t width = params_.regression() ? 1 : classes;
@@ -178,22 +235,8 @@ void Forest::predict(uint64_t n, const float* x, double* out, uint32_t classes,
   }
   std::unique_lock hold(lock_);
   check();
-  if (n == 1) {
-    if (version != version_)
-      for (uint32_t t : tags = filled_) clear_way(grower_, trees_[t], x);
-    else
-      for (uint32_t t : tags) clear_way(grower_, trees_[t], x);
-  } else {
-    parallel(uint32_t(filled_.size()), threads, [&](uint32_t from, uint32_t to) {
-      Workspace own;
-      Grower grower(params_, rows_, kernels_, own);
-      for (uint32_t i = from; i < to; ++i) {
-        Tree& tree = trees_[filled_[i]];
-        for (uint64_t r = 0; r < n && tree.pending; ++r)
-          clear_way(grower, tree, x + r * params_.features);
-      }
-    });
-  }
+  const bool known = n == 1 && version == version_;
+  clear_ways(n, x, known ? tags : std::vector<uint32_t>(filled_), threads);
   predict_shared(n, x, out, width, threads, nullptr);
 }
 

@@ -31,7 +31,7 @@ double multi_score(const NodeTotals& t, uint32_t left, const Count* by_class, ui
 }
 
 double sum_score(const NodeTotals& t, uint32_t left, int64_t left_sum) {
-  const __int128 d = __int128(t.n) * left_sum - __int128(left) * t.moments.sum;
+  const __int128 d = __int128(t.n) * left_sum - __int128(left) * t.moments->sum;
   const double gap = double(d);
   return (gap * gap) / (double(left) * double(t.n - left));
 }
@@ -74,31 +74,6 @@ class Chooser {
   uint32_t slot_ = 0, candidate_ = 0, left_ = 0, lane_ = 0, best_left_ = kNone;
 };
 
-// How many rows may come or go before another candidate can overtake the best one. One row moves
-// the half weighted Gini S = (n - V) / 2 of every candidate by an amount in [0, 1), in the same
-// direction for all: a lead of g lasts for floor(g) rows. The screened scores are D or V, see the
-// kernels; a margin of some 1e-6 of them covers their rounding and that of V in float64.
-// Candidates of one numeric slot that cut alike stay alike while rows only leave.
-void note_slack(const Params& params, const Kernels& kernels, Block* block, const NodeTotals& t,
-                const Best& best, const float* scores) {
-  block->slack = 0;
-  const SlotInfo& slot = block->info()[best.slot];
-  const float top = scores[best.lane];
-  const double unit = params.binary() ? 1.0 / double(t.n) : 0.5;
-  // The lead over a useless candidate, whose D is 0, is the largest there can be.
-  if (slot.kind == kCategorical || (params.binary() && double(top) * unit < 1.0)) return;
-  const uint32_t end = slot.lane + slot.lanes, left = block->left_of(best.lane);
-  float second = kernels.highest_outside(scores, block->lanes, slot.lane, end);
-  block->twins = 0;
-  for (uint32_t lane = slot.lane; lane < end; ++lane) {
-    const bool twin = slot.missing == 0 && block->left_of(lane) == left;
-    if (twin) block->twins |= lane != best.lane;
-    else if (scores[lane] > second) second = scores[lane];
-  }
-  const double lead = (double(top) - double(second)) * unit - (4e-6 * double(top) * unit + 1e-3);
-  if (lead >= 1.0) block->slack = uint32_t(lead);
-}
-
 template <class Count>
 Best best_by_class(const Params& params, const Kernels& kernels, Block* block,
                    const NodeTotals& t, Workspace& ws) {
@@ -119,9 +94,6 @@ Best best_by_class(const Params& params, const Kernels& kernels, Block* block,
     chooser.offer(binary ? binary_score(t.n, t.ones, left[lane], by_class[lane])
                          : multi_score(t, left[lane], by_class + lane, lanes, block->channels));
   }
-  block->slack = 0;
-  if (chooser.best.slot != kNone && kernels.scores && t.n <= kScreenRows)
-    note_slack(params, kernels, block, t, chooser.best, ws.scores.data());
   return chooser.best;
 }
 
@@ -138,17 +110,13 @@ Best best_by_sum(const Params& params, Block* block, const NodeTotals& t) {
 
 }  // namespace
 
-Best best_of_exact(const Params& params, Block* block, const NodeTotals& t, uint32_t without) {
-  const SlotInfo* apart = nullptr;  // slot of the candidate that is left out, with those that cut alike
-  for (uint32_t q = 0; q < block->slots && without != kNone; ++q)
-    if (without - block->info()[q].lane < block->info()[q].lanes) apart = &block->info()[q];
+Best best_of_exact(const Params& params, Block* block, const NodeTotals& t, uint32_t from,
+                   uint32_t to, uint32_t without_left, uint32_t without_lane) {
   Chooser chooser(params, block);
-  for (uint32_t lane = 0; lane < block->lanes; ++lane) {
+  for (uint32_t lane = from; lane < to; ++lane) {
     const uint32_t left = block->left_of(lane);
-    if (left == 0 || left >= t.n) continue;
-    if (apart && lane - apart->lane < apart->lanes &&
-        (lane == without || (apart->missing == 0 && left == block->left_of(without))))
-      continue;
+    if (left == 0 || left >= t.n || lane == without_lane) continue;
+    if (left == without_left && lane > without_lane) continue;
     if (!chooser.enter(lane, left)) continue;
     if (block->sums) {
       chooser.offer(sum_score(t, left, block->left_sums()[lane]));

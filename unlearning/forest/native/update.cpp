@@ -123,8 +123,8 @@ uint64_t Modifier::update_simple(Block* block, const SlotColumns& slots, const f
 
 bool Modifier::update_block(Tree& tree, uint32_t node, const uint32_t* slots, uint32_t count) {
   Block* block = tree.cold[node].block();
-  const uint32_t n = tree.cold[node].n;
-  if (step_ > 0 && (block->width < counter_width(n) || wakes(tree, node, block, slots, count)))
+  if (step_ > 0 && (block->width < counter_width(tree.cold[node].n) ||
+                    wakes(tree, node, block, slots, count)))
     return false;
   for (uint32_t first = 0; first < block->slots; first += 64) {
     const SlotColumns columns = block->columns(first);
@@ -133,6 +133,7 @@ bool Modifier::update_block(Tree& tree, uint32_t node, const uint32_t* slots, ui
       const float* x = store_.x(slots[i]);
       const int64_t y = store_.y(slots[i]);
       const uint64_t now = update_simple(block, columns, x, y);
+      if (now == 0) continue;
       special |= now;
       for (uint64_t rest = now; rest != 0; rest &= rest - 1) {
         const uint32_t q = uint32_t(__builtin_ctzll(rest));
@@ -142,17 +143,27 @@ bool Modifier::update_block(Tree& tree, uint32_t node, const uint32_t* slots, ui
         dirty |= uint64_t(lost) << q;
       }
     }
-    for (uint64_t rest = special | dirty; rest != 0; rest &= rest - 1) {
-      const uint32_t q = uint32_t(__builtin_ctzll(rest));
-      Slot slot = block->slot(first + q);
-      const bool lost = dirty >> q & 1;
-      if (!lost && slot.kind == kNumeric && slot.missing == 0 && slot.mn == slot.mx)
-        return false;  // its last missing value went
-      if (!lost && (slot.kind != kCategorical || !lacks_candidate(block, slot, n))) continue;
-      ++stats.recounts;
-      certain_ = false;
-      if (!grower_.recount(tree, node, block, slot)) return false;
-    }
+    if ((special | dirty) && !finish_slots(tree, node, block, first, special, dirty)) return false;
+  }
+  return true;
+}
+
+// Counts anew what could not be followed: dirty slots, and special ones that lack a candidate.
+bool Modifier::finish_slots(Tree& tree, uint32_t node, Block* block, uint32_t first,
+                            uint64_t special, uint64_t dirty) {
+  for (uint64_t rest = special | dirty; rest != 0; rest &= rest - 1) {
+    const uint32_t q = uint32_t(__builtin_ctzll(rest));
+    Slot slot = block->slot(first + q);
+    const bool lost = dirty >> q & 1;
+    if (!lost && slot.kind == kNumeric && slot.missing == 0 && slot.mn == slot.mx)
+      return false;  // its last missing value went
+    if (!lost &&
+        (slot.kind != kCategorical || !lacks_candidate(block, slot, tree.cold[node].n)))
+      continue;
+    ++stats.recounts;
+    if (!grower_.recount(tree, node, block, slot)) return false;
+    block->terms()[first + q] = 0;
+    if (block->best_slot == first + q) block->best_slot = kNone;
   }
   return true;
 }
