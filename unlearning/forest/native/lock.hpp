@@ -21,16 +21,17 @@ class FairLock {
     std::lock_guard hold(mutex_);
     writing_ = false;
     admitted_ = readers_waiting_;
+    readers_waiting_ = 0;
+    ++turn_;
     if (admitted_ > 0) arrivals_.notify_all();
     else writers_.notify_one();
   }
 
   void lock_shared() {
     std::unique_lock hold(mutex_);
-    if (writing_ || writers_waiting_ > 0 || admitted_ > 0) {
+    if (writing_ || writers_waiting_ > 0) {
       ++readers_waiting_;
-      arrivals_.wait(hold, [this] { return admitted_ > 0; });
-      --readers_waiting_;
+      arrivals_.wait(hold, [this, turn = turn_] { return turn_ != turn; });
       --admitted_;
     }
     ++readers_;
@@ -47,6 +48,7 @@ class FairLock {
   int readers_ = 0, readers_waiting_ = 0, writers_waiting_ = 0;
   int admitted_ = 0;  // readers let in by the last writer and not yet awake
   bool writing_ = false;
+  unsigned long turn_ = 0;  // writers that have finished
 };
 
 }  // namespace privml::forest
