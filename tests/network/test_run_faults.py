@@ -1,4 +1,4 @@
-"""A whole inference under every fault at every message: an error on both sides, nothing else.
+"""A whole inference under every fault, at sampled messages and (cuts, nightly) at every one.
 
 The model is a small random encoder; the machinery (pools, handshake, set-up, program, reveal) is
 the real one. After each fault: both parties raise within the deadline, the client has no output,
@@ -56,6 +56,7 @@ class World:
     ) -> tuple[list[object], list[BaseException | None], float]:
         """Run both sides in threads; return outputs, errors and seconds."""
         ends: list[Channel] = list(memory.pair())
+        self.ends = ends
         if wrap is not None:
             ends[side] = FaultyChannel(ends[side], wrap[0], at=wrap[1])
         out: list[object] = [None, None]
@@ -117,6 +118,24 @@ def test_every_fault_ends_both_sides_without_output(world: World, fault: Fault, 
         assert seconds < 2 * DEADLINE_S + 2
         after = [pool.cursor for pool in world.pools]
         assert all(b <= a <= b + 2 for b, a in zip(before, after, strict=True))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("side", [0, 1], ids=["server", "client"])
+def test_a_peer_that_vanishes_at_any_message_leaves_no_output(world: World, side: int) -> None:
+    world.attempt((Fault.CUT, 10**9), side=side)  # a clean run that counts its frames
+    assert isinstance(world.ends[side], FaultyChannel)
+    total = world.ends[side]._count
+    for at in range(total):
+        out, errors, seconds = world.attempt((Fault.CUT, at), side=side)
+        if out[1] is not None:
+            # Only the client's own last comparison and the goodbye may get lost: by then it has
+            # verified the server's transcript.
+            assert at >= total - 2
+            assert errors[1] is None
+            continue
+        assert errors[1] is not None
+        assert seconds < 2 * DEADLINE_S + 2
 
 
 def test_a_cut_after_the_claim_burns_the_run_and_the_next_one_works(world: World) -> None:
