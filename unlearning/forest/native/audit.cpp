@@ -101,7 +101,8 @@ class Auditor {
   void check_node(Tree& tree, const Job& job) {
     const Cold c = tree.cold[job.node];
     const Hot hot = tree.hot[job.node];
-    require(c.lo == job.lo && c.cap == job.cap, job.node, "owns another piece than its parent gave");
+    require(c.lo == job.lo && c.cap == job.cap, job.node,
+            "owns another piece than its parent gave");
     require(c.kappa() == job.kappa, job.node, "has another key than its path gives");
     require(bool(hot.attribute & kStop) == (c.state != kInner), job.node, "stops wrongly");
     require(bool(hot.attribute & kTagged) == c.tagged(), job.node, "is tagged wrongly");
@@ -160,14 +161,16 @@ class Auditor {
     // Copied: the description replaces totals in the workspace only, the node stays as it is.
     Block* fresh = grower_.describe(tree, job.node, true);
     const Best best = best_candidate(params_, forest_.kernels_, fresh, totals, ws_);
-    require((best.slot == kNone) == (c.state == kLeaf), job.node, "is a leaf for no reason, or not");
+    require((best.slot == kNone) == (c.state == kLeaf), job.node,
+            "is a leaf for no reason, or not");
     if (best.slot != kNone && c.state != kLeaf) {
       const Split split = split_of(params_, fresh, best);
       const Hot& hot = tree.hot[job.node];
       require((hot.attribute & kAttributeMask) == split.attribute &&
                   c.candidate == split.candidate &&
                   tree.threshold_bits(job.node) == split.threshold &&
-                  (!split.by_code || hot.b == split.code_sides) && bool(hot.attribute & kByCode) == split.by_code &&
+                  (!split.by_code || hot.b == split.code_sides) &&
+                  bool(hot.attribute & kByCode) == split.by_code &&
                   bool(hot.attribute & kMissLeft) == split.miss_left,
               job.node, "is not split by its best candidate");
       if (c.state == kInner)

@@ -210,8 +210,9 @@ void Grower::resolve(Tree& tree, uint32_t node, uint32_t depth) {
     expand(tree, node, depth, nullptr);
     return;
   }
-  const uint32_t slot =
-      state == kStale ? confirm(tree, node, depth) : state == kFresh ? decide(tree, node, depth) : kNone;
+  uint32_t slot = kNone;
+  if (state == kStale) slot = confirm(tree, node, depth);
+  else if (state == kFresh) slot = decide(tree, node, depth);
   if (slot != kNone) expand(tree, node, depth, chosen_column(slot));
 }
 

@@ -115,13 +115,16 @@ uint32_t Grower::lines_of(const uint32_t* attributes, uint32_t count, uint32_t* 
   return found;
 }
 
+// Draws come eight at a time: what is done with one is too unpredictable to wait for the next.
 bool Grower::next_attribute(uint64_t kappa, uint32_t& attribute) {
   const uint32_t p = params_.features;
   if (step_ == p) return false;
-  const uint32_t other =
-      step_ + uint32_t(bounded(draw(kappa, kDrawOrder, step_, 0), p - step_));
+  if (step_ % kDraws == 0) {
+    for (uint32_t i = 0; i < kDraws; ++i) draws_[i] = draw(kappa, kDrawOrder, step_ + i, 0);
+    if (ws_.swaps.size() < step_ + kDraws) ws_.swaps.resize(step_ + 4 * kDraws);
+  }
+  const uint32_t other = step_ + uint32_t(bounded(draws_[step_ % kDraws], p - step_));
   std::swap(ws_.order[step_], ws_.order[other]);
-  if (ws_.swaps.size() <= step_) ws_.swaps.resize(step_ + 32);
   ws_.swaps[step_] = other;
   attribute = ws_.order[step_++];
   return true;

@@ -46,8 +46,9 @@ Params read_params(const ForestParamsAbi& from, const uint8_t* categorical) {
 bool sound(const ForestParamsAbi& p) {
   return p.size == sizeof p && p.task <= kRegression && p.trees >= 1 && p.trees <= 1u << 16 &&
          p.per_row >= 1 && p.per_row <= p.trees && p.thresholds >= 1 && p.thresholds <= 1u << 12 &&
-         p.max_features >= 1 && p.max_features <= 1u << 20 && p.min_split >= 2 &&
-         p.min_split <= kMaxPlain && p.features >= 1 && p.features <= 1u << 20 &&
+         p.max_depth <= kMaxDepth && p.max_features >= 1 && p.max_features <= 1u << 20 &&
+         p.min_split >= 2 && p.min_split <= kMaxPlain && p.features >= 1 &&
+         p.features <= 1u << 20 &&
          p.classes <= 1u << 16 && p.target_bits <= 62;
 }
 

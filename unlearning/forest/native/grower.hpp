@@ -88,7 +88,7 @@ class Grower {
   bool recount(Tree& tree, uint32_t node, Block* block, Slot& slot);
 
  private:
-  static constexpr uint32_t kTile = 64, kFetch = 8;
+  static constexpr uint32_t kTile = 64, kFetch = 8, kDraws = 8;
 
   // A slot while it is being chosen.
   struct Found {
@@ -128,6 +128,7 @@ class Grower {
   Workspace& ws_;
   uint32_t n_ = 0, stride_ = 0, chunks_ = 0;
   uint32_t step_ = 0;  // attributes drawn so far
+  uint64_t draws_[kDraws];
   std::vector<Found> found_;
   std::vector<uint32_t> wanted_;  // attributes to gather, and where to
   std::vector<float*> columns_;

@@ -27,9 +27,9 @@ struct SlotInfo {
 static_assert(sizeof(SlotInfo) == 16);
 
 // Columns of a block, one entry per slot, each padded to kSlots. mn and mx: smallest and largest
-// present value as float bits (categories: codes), at_mn and at_mx: how many rows hold them. inside:
-// all bits set if a value between them changes neither; simple: all bits set unless categorical or
-// padding. term: see lead.cpp.
+// present value as float bits (categories: codes), at_mn and at_mx: how many rows hold them.
+// inside: all bits set if a value between them changes neither; simple: all bits set unless
+// categorical or padding. term: see lead.cpp.
 enum Column : uint32_t {
   kAttribute, kMn, kMx, kAtMn, kAtMx, kInside, kSimple, kTerm, kColumns
 };

@@ -254,7 +254,8 @@ Four update_extremes(const SlotColumns& s, uint32_t q, const float* x, __m128i s
                      __m128i least) {
   const uint32_t* a = s.column(kAttribute) + q;
   const __m128 v = _mm_setr_ps(x[a[0]], x[a[1]], x[a[2]], x[a[3]]);  // faster than a gather
-  const __m128 mn = _mm_castsi128_ps(load4(s.column(kMn) + q)), mx = _mm_castsi128_ps(load4(s.column(kMx) + q));
+  const __m128 mn = _mm_castsi128_ps(load4(s.column(kMn) + q));
+  const __m128 mx = _mm_castsi128_ps(load4(s.column(kMx) + q));
   const __m128i at_mn = load4(s.column(kAtMn) + q), at_mx = load4(s.column(kAtMx) + q);
   const __m128i low = _mm_castps_si128(_mm_cmpeq_ps(v, mn));
   const __m128i high = _mm_castps_si128(_mm_cmpeq_ps(v, mx));

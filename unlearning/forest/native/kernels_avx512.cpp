@@ -1,6 +1,6 @@
-// AVX-512 kernels (F, DQ, BW, VL) for building nodes; the rest is taken from the AVX2 kernels, which
-// are no slower on the short arrays of a change. Same results as the portable ones, bit for bit.
-// Entered only on processors that have them, so nothing here may be inlined elsewhere.
+// AVX-512 kernels (F, DQ, BW, VL) for building nodes; the rest is taken from the AVX2 kernels,
+// which are no slower on the short arrays of a change. Same results as the portable ones, bit for
+// bit. Entered only on processors that have them, so nothing here may be inlined elsewhere.
 #include <immintrin.h>
 
 #include "kernels.hpp"
@@ -97,7 +97,8 @@ void count_few(const float* x, uint32_t n, const float* w, uint32_t lanes, uint6
 template <class Count>
 void count(const float* x, uint32_t n, const float* w, uint32_t lanes, const uint64_t* masks,
            uint32_t channels, uint32_t words, Count* left, Count* by_class, uint32_t stride) {
-  if (channels == 1 && n <= 32 && lanes > 8) return count_few(x, n, w, lanes, masks[0], left, by_class);
+  if (channels == 1 && n <= 32 && lanes > 8)
+    return count_few(x, n, w, lanes, masks[0], left, by_class);
   for (uint32_t j = 0; j < lanes; ++j) left[j] = 0;
   for (uint32_t c = 0; c < channels; ++c)
     for (uint32_t j = 0; j < lanes; ++j) by_class[c * stride + j] = 0;

@@ -99,7 +99,8 @@ uint64_t update_slots(const SlotColumns& s, const float* thresholds, Count* left
     __builtin_memcpy(&mn, &s.column(kMn)[q], 4);
     __builtin_memcpy(&mx, &s.column(kMx)[q], 4);
     const bool low = v == mn, high = v == mx;
-    const bool stays = (low && s.column(kAtMn)[q] > least) || (high && s.column(kAtMx)[q] > least) ||
+    const bool stays = (low && s.column(kAtMn)[q] > least) ||
+                       (high && s.column(kAtMx)[q] > least) ||
                        (s.column(kInside)[q] && v > mn && v < mx);
     const uint64_t bit = uint64_t(1) << q;
     if (!(stays && mn < mx && s.column(kSimple)[q])) {

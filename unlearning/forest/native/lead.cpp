@@ -1,10 +1,9 @@
 // For how long a decision is certain to stand, so that most changes need not score all candidates.
 //
-// One row moves the half weighted Gini S = (n - V) / 2 of every candidate by an amount in [0, 1), in
-// the same direction for all of them: a candidate that leads another by g stays ahead while
-// floor(g) rows come or go. So each slot has a term, up to which none of its candidates can overtake
-// the chosen one; only slots whose term is over are scored again. When another candidate takes over
-// it is better still, and the terms hold on.
+// One row moves the half weighted Gini S = (n - V) / 2 of every candidate by an amount in [0, 1),
+// in the same direction for all of them: a candidate that leads another by g stays ahead while
+// floor(g) rows come or go. So each slot has a term, up to which none of its candidates can
+// overtake the chosen one; only slots whose term is over are scored again.
 //
 // Candidates of one numeric slot with equal left counts cut alike ("twins"), and stay alike while
 // rows only leave; of twins the first is chosen, so those behind it are no rivals. The leads come

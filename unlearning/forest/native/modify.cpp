@@ -74,6 +74,8 @@ void Modifier::apply_one(std::vector<Tree>& trees, const uint32_t* members, uint
 // and moves its id in or out. Fetches what the next phase reads.
 void Modifier::descend(Path* paths, uint32_t count, uint32_t slot) {
   const float* x = store_.x(slot);
+  const bool binary = params_.binary();
+  const uint32_t one = binary && store_.y(slot) > 0 ? uint32_t(step_) : 0;
   uint32_t at[kTogether] = {};
   uint32_t open = count;
   for (uint32_t i = 0; i < count; ++i) paths[i].nodes.clear();
@@ -83,8 +85,13 @@ void Modifier::descend(Path* paths, uint32_t count, uint32_t slot) {
       if (at[i] == kNone) continue;
       Tree& tree = *paths[i].tree;
       const uint32_t node = at[i];
-      update_totals(tree, node, &slot, 1);
-      const Cold& c = tree.cold[node];
+      Cold& c = tree.cold[node];
+      if (binary) {
+        c.n += uint32_t(step_);
+        c.ones += one;
+      } else {
+        update_totals(tree, node, &slot, 1);
+      }
       paths[i].nodes.push_back(node);
       if (c.has_block) __builtin_prefetch(c.block());
       if (c.child == 0) {

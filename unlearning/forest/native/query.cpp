@@ -7,8 +7,8 @@
 namespace privml::forest {
 namespace {
 
-constexpr uint32_t kChains = 16;     // walks in flight, to hide the latency of memory
-constexpr uint64_t kRowsAtOnce = 64; // rows that share the pass over the trees
+constexpr uint32_t kChains = 10;      // walks in flight, to hide the latency of memory
+constexpr uint64_t kRowsAtOnce = 80;  // rows that share the pass over the trees
 
 // Walks down kChains trees, or one tree for kChains rows, in step. Nodes at which a walk ends point
 // to themselves, so the loop runs until the last one has arrived. Values must be present and no

@@ -16,6 +16,7 @@ enum Task : uint32_t { kClassification = 0, kRegression = 1 };
 
 constexpr uint32_t kNone = 0xFFFFFFFFu;  // no row slot, no node, gap in a tree's row array
 constexpr uint32_t kCategoryCap = 256;   // categorical candidates tried, see the format
+constexpr uint32_t kMaxDepth = 255;
 constexpr uint32_t kMaxTreeRows = 1u << 26;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
