@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -51,6 +51,8 @@ class Measured:
         Figures per scope of the client's program, see ``Measured.scopes`` of the meter.
     output
         What the client learnt, ``(rows, output_dim)``.
+    counts
+        Rows kept and rows of high importance after each layer but the last, of a pruned run.
     """
 
     online_s: float
@@ -61,11 +63,12 @@ class Measured:
     received: int
     scopes: Mapping[str, Mapping[str, float]]
     output: NDArray[np.float64]
+    counts: Sequence[Sequence[int]] = ()
 
 
 @lru_cache(maxsize=2)
-def _private(model: Model) -> mpc.PrivateModel:
-    return mpc.PrivateModel(encoder_of(model))
+def _encoder(model: Model) -> Encoder:
+    return encoder_of(model)
 
 
 class PartyEnded(Exception):
@@ -125,8 +128,11 @@ class Product:
         The plan of every run.
     """
 
-    def __init__(self, model: Model, *, n: int, rows: int = 1, per_pool: int = 8) -> None:
-        self.private = _private(model)
+    def __init__(
+        self, model: Model, *, n: int, rows: int = 1, per_pool: int = 8,
+        spec: mpc.Spec | None = None,
+    ) -> None:  # fmt: skip
+        self.private = mpc.PrivateModel(_encoder(model), spec)
         self.encoder: Encoder = self.private.encoder
         self.plan = self.private.plan(n=n, rows=rows)
         self._runs = max(1, min(per_pool, POOL_BYTES // max(self.plan.cost.corrections, 1)))
@@ -195,6 +201,7 @@ class Product:
             received=bill["received"],
             scopes=bill["by_op"]["scopes"],
             output=np.array(mine["output"]),
+            counts=bill["counts"],
         )
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from privml.backbones import Encoded
 from privml.protocols import mpc
+from privml.protocols.cipherprune.thresholds import Thresholds
 from privml.testing.netem import EmulatedChannel, Link
 from privml.transport import tls
 from privml.transport.channel import Channel
@@ -37,10 +38,16 @@ class Model:
     Attributes
     ----------
     name
-        Name of a real model; empty for random weights.
+        Name or directory of a real model; empty for random weights.
+    thresholds
+        File of learned thresholds, for a pruned plan; empty for none.
+    decoder
+        Whether random weights form a GPT-2-shaped model.
     """
 
     name: str = ""
+    thresholds: str = ""
+    decoder: bool = False
     layers: int = 1
     hidden: int = 384
     heads: int = 12
@@ -59,6 +66,14 @@ def encoder_of(model: Model) -> Encoder:
         layers=model.layers, hidden=model.hidden, heads=model.heads, ffn=model.ffn,
         vocab=model.vocab, max_positions=model.positions,
     )  # fmt: skip
+
+
+def secret_spec(spec: mpc.Spec, model: Model) -> mpc.Spec:
+    """Add the server's thresholds to the options of a plan."""
+    if spec.prune is None or not model.thresholds:
+        return spec
+    learned = Thresholds.load(Path(model.thresholds))
+    return replace(spec, prune=replace(spec.prune, thresholds=learned))
 
 
 def answer(**fields: object) -> None:
@@ -124,7 +139,7 @@ class Pools:
 
 def server(folder: Path, plan: mpc.Plan, model: Model) -> None:
     """Hold the weights; a command opens a pool or runs once."""
-    private = mpc.PrivateModel(encoder_of(model), plan.spec)
+    private = mpc.PrivateModel(encoder_of(model), secret_spec(plan.spec, model))
     params = private.weights(plan)
     mine = Identity.load(folder / "server", "server")
     pin = (folder / "client.pin").read_text(encoding="ascii")

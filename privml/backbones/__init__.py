@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from privml.backbones.config import EncoderConfig
     from privml.backbones.encoder import Encoder
     from privml.backbones.interpreter import interpret, run_program
-    from privml.backbones.loader import load_encoder, random_encoder
+    from privml.backbones.loader import load_encoder, random_decoder, random_encoder
     from privml.backbones.program import encoder_ops, finish_output, parameter_shapes
     from privml.backbones.public import PublicPart, public_part
     from privml.backbones.ranges import calibrate
@@ -39,6 +39,7 @@ _WHERE = {
     "parameter_shapes": "program",
     "public_part": "public",
     "random_batch": "synthetic",
+    "random_decoder": "loader",
     "random_encoder": "loader",
     "run_program": "interpreter",
     "similarity": "zero_shot",
@@ -65,6 +66,7 @@ __all__ = [
     "parameter_shapes",
     "public_part",
     "random_batch",
+    "random_decoder",
     "random_encoder",
     "run_program",
     "similarity",

@@ -44,6 +44,7 @@ class Op(StrEnum):
     TANH = "tanh"
     POOL_MEAN = "pool_mean"
     POOL_CLS = "pool_cls"
+    POOL_LAST = "pool_last"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class OpNode:
     def str_attr(self, name: str) -> str:
         """Return a text attribute."""
         return str(dict(self.attrs)[name])
+
+    def flag(self, name: str) -> bool:
+        """Return a yes-or-no attribute; an attribute the node does not have means no."""
+        return dict(self.attrs).get(name, False) is True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,12 @@ class Encoded:
         counts: NDArray[np.int64] = self.mask.sum(axis=1, dtype=np.int64)
         return counts
 
+    @property
+    def last(self) -> NDArray[np.int64]:
+        """Position of the last token of each row, shape ``(B,)``; padding may be on both sides."""
+        ends: NDArray[np.int64] = self.length - 1 - self.mask[:, ::-1].argmax(axis=1)
+        return ends
+
     def rows(self, start: int, stop: int) -> Encoded:
         """Return rows ``start`` to ``stop - 1`` at the same padded length."""
         return Encoded(self.ids[start:stop], self.mask[start:stop], self.type_ids[start:stop])

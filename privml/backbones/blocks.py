@@ -55,14 +55,14 @@ class NormBlock(nn.Module):
 
 
 class EmbeddingBlock(nn.Module):
-    """Sum of token, position and segment tables, then LayerNorm."""
+    """Sum of token, position and segment tables, then LayerNorm unless the model is pre-norm."""
 
-    def __init__(self, params: Params, *, eps: float) -> None:
+    def __init__(self, config: EncoderConfig, params: Params) -> None:
         super().__init__()
         self.word = _parameter(params["embed.word"])
         self.position = _parameter(params["embed.position"])
         self.segment = _parameter(params["embed.segment"])
-        self.norm = NormBlock(params, "embed.norm", eps=eps)
+        self.norm = None if config.pre_norm else NormBlock(params, "embed.norm", eps=config.eps)
 
     def run(self, batch: Encoded, see: Observer) -> Tensor:
         """Return hidden states, shape ``(B, n, d)``."""
@@ -71,15 +71,16 @@ class EmbeddingBlock(nn.Module):
         types = F.embedding(torch.from_numpy(batch.type_ids).to(device), self.segment)  # (B, n, d)
         x = words + self.position[: batch.length] + types  # (B, n, d)
         see("embed", x)
-        return self.norm.run(x, see)
+        return x if self.norm is None else self.norm.run(x, see)
 
 
 class LayerBlock(nn.Module):
-    """One post-norm Transformer layer with fused query, key and value weights."""
+    """One Transformer layer with fused query, key and value weights, post-norm or pre-norm."""
 
     def __init__(self, config: EncoderConfig, params: Params, *, name: str) -> None:
         super().__init__()
         self.name, self.heads, self.head_dim = name, config.heads, config.head_dim
+        self.causal, self.pre_norm = config.causal, config.pre_norm
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.qkv = LinearBlock(params, f"{name}.qkv")
         self.attn_out = LinearBlock(params, f"{name}.attn_out")
@@ -90,15 +91,25 @@ class LayerBlock(nn.Module):
 
     def run(self, x: Tensor, mask: Tensor, see: Observer) -> Tensor:
         """Map hidden states ``(B, n, d)`` under a mask ``(B, n)`` to ``(B, n, d)``."""
+        if self.pre_norm:
+            normed = self.attn_norm.run(x, see)  # (B, n, d)
+            x = self._attention(normed, x, mask, see)  # (B, n, d)
+            return self._ffn(self.ffn_norm.run(x, see), x, see)  # (B, n, d)
+        x = self.attn_norm.run(self._attention(x, x, mask, see), see)  # (B, n, d)
+        return self.ffn_norm.run(self._ffn(x, x, see), see)  # (B, n, d)
+
+    def _attention(self, x: Tensor, residual: Tensor, mask: Tensor, see: Observer) -> Tensor:
         context = self._attend(self.qkv.run(x, see), mask, see)  # (B, n, d)
-        summed = self.attn_out.run(context, see) + x  # (B, n, d)
+        summed = self.attn_out.run(context, see) + residual  # (B, n, d)
         see(f"{self.name}.attn_sum", summed)
-        x = self.attn_norm.run(summed, see)  # (B, n, d)
+        return summed
+
+    def _ffn(self, x: Tensor, residual: Tensor, see: Observer) -> Tensor:
         hidden = F.gelu(self.ffn_in.run(x, see), approximate=self.approximate)  # (B, n, ffn)
         see(f"{self.name}.ffn_act", hidden)
-        summed = self.ffn_out.run(hidden, see) + x  # (B, n, d)
+        summed = self.ffn_out.run(hidden, see) + residual  # (B, n, d)
         see(f"{self.name}.ffn_sum", summed)
-        return self.ffn_norm.run(summed, see)  # (B, n, d)
+        return summed
 
     def _attend(self, qkv: Tensor, mask: Tensor, see: Observer) -> Tensor:
         rows, n, _ = qkv.shape
@@ -106,10 +117,24 @@ class LayerBlock(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # three of (B, H, n, D)
         scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)  # (B, H, n, n)
         see(f"{self.name}.scores", scores)
-        weights = scores.masked_fill(~mask[:, None, None, :], -math.inf).softmax(dim=-1)
+        visible = visible_keys(mask, causal=self.causal)  # (B, 1, 1 or n, n)
+        weights = scores.masked_fill(~visible, -math.inf).softmax(dim=-1)
         context: Tensor = (weights @ v).transpose(1, 2).reshape(rows, n, -1)  # (B, n, d)
         see(f"{self.name}.context", context)
         return context
+
+
+def visible_keys(mask: Tensor, *, causal: bool) -> Tensor:
+    """Return which keys each query sees, shape ``(B, 1, 1, n)``, or ``(B, 1, n, n)`` if causal.
+
+    A causal query sees itself even if it is padding, so that no row is empty; see the interpreter.
+    """
+    keys = mask[:, None, None, :]
+    if not causal:
+        return keys
+    n = mask.shape[1]
+    square = torch.ones(n, n, dtype=torch.bool, device=mask.device)
+    return keys & square.tril() | torch.eye(n, dtype=torch.bool, device=mask.device)
 
 
 def _parameter(array: NDArray[np.float32]) -> nn.Parameter:

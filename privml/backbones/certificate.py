@@ -23,6 +23,7 @@ from privml.backbones.program import encoder_ops, parameter_shapes
 FRACTIONAL_BITS = 16
 """Fractional bits f at which the record states integer widths."""
 
+_HEAD = ("final_norm", "pooler", "classifier")
 _SLOPES: Mapping[str, tuple[float, float]] = {
     # Largest slope of either GELU is 1.1290 near 1.41, the smallest is one minus that.
     "gelu": (-0.1291, 1.1291),
@@ -137,7 +138,7 @@ def encoder_slices(config: EncoderConfig) -> tuple[SliceSpec, ...]:
     groups: dict[str, list[str]] = {}
     for name in shapes:
         first = name.split(".")[0]
-        groups.setdefault("head" if first in ("pooler", "classifier") else first, []).append(name)
+        groups.setdefault("head" if first in _HEAD else first, []).append(name)
     parts: list[SliceSpec] = []
     for group, names in groups.items():
         parts.append(

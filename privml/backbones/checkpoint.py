@@ -1,8 +1,7 @@
-"""Reads the weights of a Hugging Face BERT checkpoint and renames them for the program."""
+"""Reads the weights of a Hugging Face checkpoint and renames them for the program."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,34 +13,13 @@ from torch import Tensor
 
 from privml.backbones.config import EncoderConfig
 from privml.backbones.hf_config import read_json
+from privml.backbones.layouts import BERT, Layout
 from privml.errors import Corrupt, ParameterError, UnsupportedError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_ANCHOR = "embeddings.word_embeddings.weight"
-_IGNORED = re.compile(r"(embeddings\.(position_ids|token_type_ids)|cls\..*)$")
 _LEGACY = {"gamma": "weight", "beta": "bias"}  # LayerNorm names of the first BERT release
-_NORM = {"weight": "gamma", "bias": "beta"}
-_TOP: Mapping[str, str] = {
-    "embeddings.word_embeddings.weight": "embed.word",
-    "embeddings.position_embeddings.weight": "embed.position",
-    "embeddings.token_type_embeddings.weight": "embed.segment",
-    "embeddings.LayerNorm": "embed.norm",
-    "pooler.dense": "pooler",
-    "classifier": "classifier",
-}
-_LAYER: Mapping[str, str] = {
-    "attention.self.query": "q",
-    "attention.self.key": "k",
-    "attention.self.value": "v",
-    "attention.output.dense": "attn_out",
-    "attention.output.LayerNorm": "attn_norm",
-    "intermediate.dense": "ffn_in",
-    "output.dense": "ffn_out",
-    "output.LayerNorm": "ffn_norm",
-}
-_LAYER_NAME = re.compile(r"encoder\.layer\.(\d{1,4})\.(.+)\.(weight|bias)$")
 
 Params = dict[str, NDArray[np.float32]]
 
@@ -71,20 +49,27 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
     return tuple(directory / name for name in names)
 
 
-def read_weights(files: tuple[Path, ...]) -> Params:
-    """Read all tensors and rename them; queries, keys and values stay apart as ``q, k, v``.
+def read_weights(files: tuple[Path, ...], layout: Layout = BERT) -> Params:
+    """Read all tensors and rename them; BERT's queries, keys and values stay apart as ``q, k, v``.
+
+    Parameters
+    ----------
+    files
+        Safetensors files that make up the checkpoint.
+    layout
+        How the model's family names its tensors.
 
     Returns
     -------
     dict
-        Program names to float32 arrays; half precision is widened exactly.
+        Program names to float32 arrays, matrices as (out, in); half precision is widened exactly.
 
     Raises
     ------
     Corrupt
         If a file is not a safetensors file.
     UnsupportedError
-        If there are tensors a BERT encoder does not have, or no BERT encoder at all.
+        If there are tensors such a model does not have, or no such model at all.
     """
     tensors: dict[str, Tensor] = {}
     for path in files:
@@ -94,27 +79,40 @@ def read_weights(files: tuple[Path, ...]) -> Params:
                     tensors[name] = handle.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise Corrupt(f"cannot read the weights in {path.name}: {error}") from error
-    prefix = _prefix(tensors)
+    prefix = _prefix(tensors, layout)
     params: Params = {}
     strangers = []
     for name, tensor in tensors.items():
-        plain = name.removeprefix(prefix)
-        if _IGNORED.fullmatch(plain):
+        plain = _modern(name.removeprefix(prefix))
+        if layout.ignored.fullmatch(plain):
             continue
-        target = _rename(plain)
+        target = layout.target(plain)
         if target is None or not tensor.is_floating_point():
             strangers.append(name)
         else:
-            params[target] = tensor.to(torch.float32).numpy()
+            params[target] = _array(tensor, transpose=layout.is_transposed(plain))
     if strangers:
         raise UnsupportedError(
-            f"the checkpoint has tensors that a BERT encoder does not use: {sorted(strangers)[:8]}"
+            f"the checkpoint has tensors that a {layout.title} does not use: "
+            f"{sorted(strangers)[:8]}"
         )
     return params
 
 
+def complete(config: EncoderConfig, weights: Params) -> Params:
+    """Return the parameters of a GPT-2 program: zeros for segments and a classifier's bias.
+
+    GPT-2 has no segments, which is the same as one segment whose row is zero.
+    """
+    segment = np.zeros((config.type_vocab, config.hidden), np.float32)
+    zeros: Params = {"embed.segment": segment}
+    if config.labels:
+        zeros["classifier.bias"] = np.zeros(len(config.labels), np.float32)
+    return {**zeros, **weights}
+
+
 def fuse(config: EncoderConfig, weights: Params) -> Params:
-    """Return the parameters of the program: q, k, v stacked, an unused pooler left out.
+    """Return the parameters of a BERT program: q, k, v stacked, an unused pooler left out.
 
     Raises
     ------
@@ -135,29 +133,24 @@ def fuse(config: EncoderConfig, weights: Params) -> Params:
     return params
 
 
-def _prefix(tensors: Mapping[str, Tensor]) -> str:
-    """Find what stands before the encoder's tensor names, often ``bert.`` or nothing."""
-    anchors = [name for name in tensors if name == _ANCHOR or name.endswith("." + _ANCHOR)]
+def _prefix(tensors: Mapping[str, Tensor], layout: Layout) -> str:
+    """Find what stands before the model's tensor names, often ``bert.``, ``transformer.`` or ""."""
+    anchor = layout.anchor
+    anchors = [name for name in tensors if name == anchor or name.endswith("." + anchor)]
     if len(anchors) != 1:
         raise UnsupportedError(
-            f"the checkpoint holds {len(anchors)} BERT encoders (tensors named {_ANCHOR}); "
+            f"the checkpoint holds {len(anchors)} {layout.title}s (tensors named {anchor}); "
             "exactly one is supported"
         )
-    return anchors[0].removesuffix(_ANCHOR)
+    return anchors[0].removesuffix(anchor)
 
 
-def _rename(name: str) -> str | None:
-    """Return the program's name of a tensor, or nothing if BERT has no such tensor."""
+def _modern(name: str) -> str:
+    """Return a tensor's name with the present names of LayerNorm's parameters."""
     stem, _, kind = name.rpartition(".")
-    if stem.endswith("LayerNorm"):
-        kind = _LEGACY.get(kind, kind)
-        name = f"{stem}.{kind}"
-    if name in _TOP:
-        return _TOP[name]
-    layer = _LAYER_NAME.fullmatch(name)
-    target = _TOP.get(stem)
-    if layer is not None and layer[2] in _LAYER:
-        target = f"layer{int(layer[1])}.{_LAYER[layer[2]]}"
-    if target is None or kind not in _NORM:
-        return None
-    return f"{target}.{_NORM[kind] if stem.endswith('LayerNorm') else kind}"
+    return f"{stem}.{_LEGACY.get(kind, kind)}" if stem.endswith("LayerNorm") else name
+
+
+def _array(tensor: Tensor, *, transpose: bool) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.to(torch.float32).numpy()
+    return np.ascontiguousarray(array.T) if transpose else array

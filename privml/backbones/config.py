@@ -1,4 +1,4 @@
-"""Configuration of BERT-type encoders: all that is public about a model; torch-free."""
+"""Configuration of BERT- and GPT-2-type models: all that is public about one; torch-free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from privml.backbones.digests import canonical_json, sha256
 from privml.errors import MalformedMessage, ParameterError
 
 Activation = Literal["gelu", "gelu_tanh"]
-Pooling = Literal["mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "pooler", "last"]
+
+_FLAGS = ("causal", "pre_norm")
 
 MAX_JSON_BYTES = 1 << 20
 """Longest configuration text that is read, in bytes."""
@@ -32,7 +34,10 @@ _LIMITS: tuple[tuple[str, int, int], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Shape and options of an encoder.
+    """Shape and options of an encoder, or of a decoder read as one.
+
+    BERT has neither ``causal`` nor ``pre_norm``; GPT-2 has both, ``gelu_tanh`` and ``last``. Both
+    flags are left out of the JSON where they are off.
 
     Parameters
     ----------
@@ -47,16 +52,23 @@ class EncoderConfig:
     activation
         ``gelu`` (by the error function) or ``gelu_tanh``.
     pooling
-        ``mean`` over tokens, ``cls`` (first hidden state) or ``pooler`` (first hidden state through
-        a dense layer and tanh).
+        ``mean`` over tokens, ``cls`` (first hidden state), ``pooler`` (first hidden state through a
+        dense layer and tanh) or ``last`` (hidden state of the last token, see
+        :attr:`~privml.backbones.batch.Encoded.last`).
     normalize
         Whether the holder of the output divides it by its Euclidean norm.
     labels
-        Names of the classes if a classifier stands on the pooler output, else empty.
+        Names of the classes if a classifier stands on the pooler's output or on the last hidden
+        state, else empty.
     max_length
         Longest text in tokens, special tokens included; at most ``max_positions``.
     pad_id
         Token id of padding.
+    causal
+        Whether a position attends only to itself and to positions before it.
+    pre_norm
+        Whether LayerNorm stands before attention and feed-forward part instead of after the sums;
+        there is none on the embedding then, and one more after the last layer.
 
     Raises
     ------
@@ -79,6 +91,8 @@ class EncoderConfig:
     labels: tuple[str, ...] = ()
     max_length: int
     pad_id: int = 0
+    causal: bool = False
+    pre_norm: bool = False
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -100,9 +114,16 @@ class EncoderConfig:
         """Width of the output."""
         return len(self.labels) or self.hidden
 
+    @property
+    def architecture(self) -> str:
+        """What the model is: ``bert-encoder``, ``gpt2-decoder`` or one of the two mixtures."""
+        family = "gpt2" if self.pre_norm else "bert"
+        return f"{family}-decoder" if self.causal else f"{family}-encoder"
+
     def to_json(self) -> bytes:
         """Return the canonical JSON of the configuration."""
-        return canonical_json(asdict(self))
+        tree = asdict(self)
+        return canonical_json({k: v for k, v in tree.items() if v is True or k not in _FLAGS})
 
     def digest(self) -> HexDigest:
         """Return the SHA-256 digest of the canonical JSON."""
@@ -147,10 +168,12 @@ def _problems(config: EncoderConfig) -> list[str]:
         found.append(f"eps = {config.eps} must lie in (0, 0.001]")
     if config.activation not in ("gelu", "gelu_tanh"):
         found.append(f"activation {config.activation!r} is not gelu or gelu_tanh")
-    if config.pooling not in ("mean", "cls", "pooler"):
-        found.append(f"pooling {config.pooling!r} is not mean, cls or pooler")
-    if config.labels and (config.pooling != "pooler" or config.normalize):
-        found.append("a classifier needs pooling = 'pooler' and normalize = False")
+    if config.pooling not in ("mean", "cls", "pooler", "last"):
+        found.append(f"pooling {config.pooling!r} is not mean, cls, pooler or last")
+    if config.causal and config.pooling in ("cls", "pooler"):
+        found.append("the first position of a causal model sees no other: pool by last or mean")
+    if config.labels and (config.pooling not in ("pooler", "last") or config.normalize):
+        found.append("a classifier needs pooling = 'pooler' or 'last' and normalize = False")
     if len(set(config.labels)) != len(config.labels):
         found.append("labels repeat")
     return found

@@ -1,6 +1,8 @@
-"""BERT-type encoder in torch: the model both halves of an encrypted run are compared with.
+"""Transformer in torch: the model both halves of an encrypted run are compared with.
 
-Architecture: Devlin, Chang, Lee, Toutanova, "BERT", NAACL 2019 (post-norm Transformer encoder).
+Architectures: Devlin, Chang, Lee, Toutanova, "BERT", NAACL 2019 (post-norm encoder), and Radford,
+Wu, Child, Luan, Amodei, Sutskever, "Language Models are Unsupervised Multitask Learners", 2019
+(GPT-2, a pre-norm causal decoder, whose hidden states are the output; it generates no text here).
 Parameters carry the program's names, so ``state_dict()`` and ``params()`` have the same keys.
 """
 
@@ -19,7 +21,13 @@ from torch.nn import functional as F
 
 from privml.backbones.base import BackboneSpec, Interval, Manifest, Op, OpNode, Route, SliceSpec
 from privml.backbones.batch import Encoded
-from privml.backbones.blocks import EmbeddingBlock, LayerBlock, LinearBlock, Observer
+from privml.backbones.blocks import (
+    EmbeddingBlock,
+    LayerBlock,
+    LinearBlock,
+    NormBlock,
+    Observer,
+)
 from privml.backbones.certificate import CertificateRecord, build_record, encoder_slices
 from privml.backbones.config import EncoderConfig
 from privml.backbones.digests import build_manifest, program_digest
@@ -41,7 +49,7 @@ class Captured:
 
 
 class Encoder(nn.Module):
-    """A BERT-type encoder with pooled embeddings or classification logits as output.
+    """A BERT-type encoder or GPT-2-type decoder; the output is a pooled embedding or logits.
 
     Parameters
     ----------
@@ -79,10 +87,13 @@ class Encoder(nn.Module):
         self.config = config
         self.tokenizer = tokenizer
         self._cache: dict[str, tuple[tuple[int, ...], object]] = {}
-        self.embed = EmbeddingBlock(params, eps=config.eps)
+        self.embed = EmbeddingBlock(config, params)
         self._layers = tuple(f"layer{index}" for index in range(config.layers))
         for name in self._layers:
             self.add_module(name, LayerBlock(config, params, name=name))
+        self.final_norm = (
+            NormBlock(params, "final_norm", eps=config.eps) if config.pre_norm else None
+        )
         self.pooler = LinearBlock(params, "pooler") if config.pooling == "pooler" else None
         self.classifier = LinearBlock(params, "classifier") if config.labels else None
 
@@ -160,6 +171,8 @@ class Encoder(nn.Module):
     def features(self, batch: Encoded, layer: int) -> Tensor:
         """Return hidden states, shape ``(B, n, d)``: 0 is after the embedding, i after layer i.
 
+        Those of a pre-norm model are its residual stream, without the final LayerNorm.
+
         Raises
         ------
         ParameterError
@@ -211,7 +224,7 @@ class Encoder(nn.Module):
         shapes = parameter_shapes(config).values()
         return BackboneSpec(
             name=config.name,
-            architecture="bert-encoder",
+            architecture=config.architecture,
             task=config.task,
             output_dim=config.output_dim,
             max_length=config.max_length,
@@ -260,12 +273,7 @@ class Encoder(nn.Module):
         return layer  # type: ignore[return-value]
 
     def _head(self, x: Tensor, mask: Tensor, see: Observer) -> Tensor:
-        if self.config.pooling == "mean":
-            weights = mask.to(x.dtype)[:, :, None]  # (B, n, 1)
-            x = (x * weights).sum(dim=1) / weights.sum(dim=1)  # (B, d)
-        else:
-            x = x[:, 0]  # (B, d)
-        see("pool", x)
+        x = self._pool(x, mask, see)  # (B, d)
         if self.pooler is not None:
             x = self.pooler.run(x, see)  # (B, d)
             x = torch.tanh(x)
@@ -273,6 +281,24 @@ class Encoder(nn.Module):
         if self.classifier is not None:
             x = self.classifier.run(x, see)  # (B, labels)
         return F.normalize(x, dim=-1, eps=NORM_FLOOR) if self.config.normalize else x
+
+    def _pool(self, x: Tensor, mask: Tensor, see: Observer) -> Tensor:
+        """Reduce ``(B, n, d)`` to ``(B, d)``; the final norm sees rows only if all are pooled."""
+        norm, pooling = self.final_norm, self.config.pooling
+        if pooling == "mean":
+            x = x if norm is None else norm.run(x, see)  # (B, n, d)
+            weights = mask.to(x.dtype)[:, :, None]  # (B, n, 1)
+            x = (x * weights).sum(dim=1) / weights.sum(dim=1)  # (B, d)
+            see("pool", x)
+            return x
+        if pooling == "last":
+            places = torch.arange(mask.shape[1], device=mask.device)
+            last = (mask * (places + 1)).argmax(dim=1)  # (B,)
+            x = x[torch.arange(len(x), device=x.device), last]  # (B, d)
+        else:
+            x = x[:, 0]  # (B, d)
+        see("pool", x)
+        return x if norm is None else norm.run(x, see)
 
     def _remember(self, what: str, compute: Callable[[], _T]) -> _T:
         """Return a cached value unless a parameter was written to since."""

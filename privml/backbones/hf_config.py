@@ -1,4 +1,4 @@
-"""Reads the JSON files of a Hugging Face BERT checkpoint directory; torch-free."""
+"""Reads the JSON files of a Hugging Face checkpoint directory; torch-free."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from privml.backbones.config import MAX_JSON_BYTES, Activation, EncoderConfig, Pooling
+from privml.backbones.layouts import LAYOUTS, Family
 from privml.errors import ParameterError, UnsupportedError
 
 Tree: TypeAlias = Mapping[str, object]
@@ -21,12 +22,21 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 _POOLING: Mapping[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
 }
+#: Options that must have their default value: what else they say changes the model's function.
+_BERT_FIXED: Tree = {
+    "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
+}  # fmt: skip
+_GPT2_FIXED: Tree = {
+    "add_cross_attention": False, "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What stands after the encoder layers according to ``modules.json``."""
+    """What stands after the layers according to ``modules.json``."""
 
     pooling: Pooling | None
     normalize: bool
@@ -54,10 +64,31 @@ def read_config(
     ParameterError
         If a file is missing, unreadable or holds values out of range.
     UnsupportedError
-        If the model is not a plain BERT encoder; the message names the option that differs.
+        If the model is no plain BERT encoder or GPT-2; the message names the option that differs.
     """
     tree = read_json(directory / "config.json")
-    _check_supported(tree)
+    read = {"bert": _bert, "gpt2": _gpt2}[family_of(tree)]
+    return read(tree, directory, name, pooling, has_classifier)
+
+
+def family_of(tree: Tree) -> Family:
+    """Return the family a ``config.json`` names; BERT if it names none.
+
+    Raises
+    ------
+    UnsupportedError
+        If the family is not supported.
+    """
+    kind = tree.get("model_type", "bert")
+    if kind not in LAYOUTS:
+        raise UnsupportedError(f"model_type {kind!r} is not supported; 'bert' and 'gpt2' are")
+    return cast("Family", kind)
+
+
+def _bert(
+    tree: Tree, directory: Path, name: str, pooling: Pooling | None, has_classifier: bool
+) -> EncoderConfig:
+    _check_fixed(tree, _BERT_FIXED)
     pipeline = _read_pipeline(directory)
     positions = _whole(tree, "max_position_embeddings")
     default: Pooling = "pooler" if has_classifier else pipeline.pooling or "mean"
@@ -71,12 +102,41 @@ def read_config(
         max_positions=positions,
         type_vocab=_whole(tree, "type_vocab_size", default=2),
         eps=_real(tree, "layer_norm_eps", default=1e-12),
-        activation=_ACTIVATIONS[str(tree.get("hidden_act", "gelu"))],
+        activation=_activation(tree, "hidden_act", default="gelu"),
         pooling=pooling or default,
         normalize=pipeline.normalize and not has_classifier,
         labels=_labels(tree) if has_classifier else (),
         max_length=_max_length(directory, positions),
         pad_id=_whole(tree, "pad_token_id", default=0),
+    )
+
+
+def _gpt2(
+    tree: Tree, directory: Path, name: str, pooling: Pooling | None, has_classifier: bool
+) -> EncoderConfig:
+    _check_fixed(tree, _GPT2_FIXED)
+    pipeline = _read_pipeline(directory)
+    hidden, positions = _whole(tree, "n_embd"), _whole(tree, "n_positions")
+    default: Pooling = "last" if has_classifier else pipeline.pooling or "last"
+    end = _whole(tree, "eos_token_id", default=0)
+    return EncoderConfig(
+        name=name,
+        layers=_whole(tree, "n_layer"),
+        hidden=hidden,
+        heads=_whole(tree, "n_head"),
+        ffn=_whole(tree, "n_inner", default=4 * hidden),
+        vocab=_whole(tree, "vocab_size"),
+        max_positions=positions,
+        type_vocab=1,
+        eps=_real(tree, "layer_norm_epsilon", default=1e-5),
+        activation=_activation(tree, "activation_function", default="gelu_new"),
+        pooling=pooling or default,
+        normalize=pipeline.normalize and not has_classifier,
+        labels=_labels(tree) if has_classifier else (),
+        max_length=_max_length(directory, positions),
+        pad_id=_whole(tree, "pad_token_id", default=end),
+        causal=True,
+        pre_norm=True,
     )
 
 
@@ -105,24 +165,21 @@ def lowercases(directory: Path) -> bool:
     return bool(read_json(path).get("do_lower_case", True)) if path.is_file() else True
 
 
-def _check_supported(tree: Tree) -> None:
-    """Refuse what would make the model compute something else than a plain BERT encoder."""
-    kind = tree.get("model_type", "bert")
-    if kind != "bert":
-        raise UnsupportedError(f"model_type {kind!r} is not supported; 'bert' is")
-    activation = tree.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
+def _check_fixed(tree: Tree, fixed: Tree) -> None:
+    """Refuse options that would make the model compute something else."""
+    for option, expected in fixed.items():
+        value = tree.get(option, expected)
+        if value != expected and not (value is None and expected is False):
+            raise UnsupportedError(f"{option} = {value!r} is not supported; {expected!r} is")
+
+
+def _activation(tree: Tree, key: str, *, default: str) -> Activation:
+    value = tree.get(key, default)
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedError(
-            f"hidden_act {activation!r} is not supported; supported are {sorted(_ACTIVATIONS)}"
+            f"{key} {value!r} is not supported; supported are {sorted(_ACTIVATIONS)}"
         )
-    positions = tree.get("position_embedding_type", "absolute")
-    if positions != "absolute":
-        raise UnsupportedError(
-            f"position_embedding_type {positions!r} is not supported; 'absolute' is"
-        )
-    for option in ("is_decoder", "add_cross_attention"):
-        if tree.get(option, False):
-            raise UnsupportedError(f"{option} = true is not supported; only encoders are")
+    return _ACTIVATIONS[value]
 
 
 def _read_pipeline(directory: Path) -> Pipeline:
@@ -149,7 +206,9 @@ def _read_pipeline(directory: Path) -> Pipeline:
 def _read_pooling(tree: Tree) -> Pooling:
     modes = [key for key, on in tree.items() if key.startswith("pooling_mode") and on is True]
     if len(modes) != 1 or modes[0] not in _POOLING:
-        raise UnsupportedError(f"pooling {modes} is not supported; mean or cls alone is")
+        raise UnsupportedError(
+            f"pooling {modes} is not supported; one of mean, cls and last token is"
+        )
     return _POOLING[modes[0]]
 
 

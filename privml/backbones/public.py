@@ -2,8 +2,9 @@
 
 One blob in the safetensors format with a single metadata entry ``privml`` that holds the canonical
 JSON of the configuration. Tensors: ``tokenizer`` (bytes of tokenizer.json, U8) and, if the tables
-are released, ``embed.word``, ``embed.position``, ``embed.segment``, ``embed.norm.gamma`` and
-``embed.norm.beta`` (F32). The tables are part of the model: whoever gets them knows them.
+are released, ``embed.word``, ``embed.position``, ``embed.segment`` and, unless the model is
+pre-norm, ``embed.norm.gamma`` and ``embed.norm.beta`` (F32). The tables are part of the model:
+whoever gets them knows them.
 Torch-free; the reader treats the bytes as hostile.
 """
 
@@ -29,6 +30,8 @@ from privml.backbones.tokenizer_json import MAX_TOKENIZER_BYTES
 from privml.errors import MalformedMessage, ParameterError, UnsupportedError
 
 TABLES = ("embed.word", "embed.position", "embed.segment", "embed.norm.gamma", "embed.norm.beta")
+"""The tables of a post-norm model; see :func:`table_names`."""
+
 MAX_HEADER_BYTES = 1 << 21
 _KEY = "privml"
 _TOKENIZER = "tokenizer"
@@ -40,6 +43,11 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
+
+
+def table_names(config: EncoderConfig) -> tuple[str, ...]:
+    """Return the parameters a client needs to embed tokens itself."""
+    return TABLES[:3] if config.pre_norm else TABLES
 
 
 class EncoderLike(Protocol):
@@ -67,7 +75,7 @@ def public_part(encoder: EncoderLike, *, tables: bool = True) -> bytes:
     return PublicPart(
         config=encoder.config,
         tokenizer=encoder.tokenizer,
-        tables={name: encoder.params()[name] for name in TABLES} if tables else {},
+        tables={n: encoder.params()[n] for n in table_names(encoder.config)} if tables else {},
     ).to_bytes()
 
 
@@ -125,6 +133,8 @@ class PublicPart:
     def embed(self, batch: Encoded) -> Table:
         """Return the first hidden states: sum of the three tables, then LayerNorm.
 
+        A pre-norm model has no LayerNorm here; the protocol starts with that of its first layer.
+
         Parameters
         ----------
         batch
@@ -133,8 +143,9 @@ class PublicPart:
         Returns
         -------
         ndarray
-            Shape ``(B, n, hidden)``, float32, equal to the value ``embed.norm`` of the program up
-            to float32 rounding; padded positions are embedded like others.
+            Shape ``(B, n, hidden)``, float32, equal to the value ``embed.norm`` of the program
+            (``embed`` if pre-norm) up to float32 rounding; padded positions are embedded like
+            others.
 
         Raises
         ------
@@ -149,9 +160,10 @@ class PublicPart:
         words, types = self.tables["embed.word"], self.tables["embed.segment"]
         x = words[batch.ids] + self.tables["embed.position"][: batch.length]  # (B, n, d)
         x = (x + types[batch.type_ids]).astype(np.float64)
-        x -= x.mean(axis=-1, keepdims=True)
-        x /= np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + self.config.eps)
-        x = x * self.tables["embed.norm.gamma"] + self.tables["embed.norm.beta"]
+        if not self.config.pre_norm:
+            x -= x.mean(axis=-1, keepdims=True)
+            x /= np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + self.config.eps)
+            x = x * self.tables["embed.norm.gamma"] + self.tables["embed.norm.beta"]
         result: Table = x.astype(np.float32)
         return result
 
@@ -190,7 +202,7 @@ def _split(data: bytes) -> tuple[dict[str, _Entry], bytes, memoryview]:
 def _check_layout(entries: Mapping[str, _Entry], body: memoryview, config: EncoderConfig) -> None:
     """Check names, types, shapes, and that the tensors cover the body exactly."""
     names = set(entries) - {_TOKENIZER}
-    if names not in (set(), set(TABLES)):
+    if names not in (set(), set(table_names(config))):
         raise MalformedMessage("the public part must hold all embedding tables or none")
     shapes = parameter_shapes(config) if names else {}
     position = 0

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from privml.errors import internal
+from privml.protocols.cipherprune.blocks import BlockMatMul
+from privml.protocols.cipherprune.compact import Compact
+from privml.protocols.cipherprune.exp_low import ExpLow
+from privml.protocols.cipherprune.gelu_low import GeluLow
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
 from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square, SumSquares
@@ -149,7 +153,11 @@ def _own(
 
 
 def joined(case: Case, outputs: tuple[Any, Any]) -> tuple[Array, ...]:
-    """Clear outputs from both parties' shares, always as a tuple."""
+    """Clear outputs from both parties' shares, always as a tuple; opened counts must be equal."""
+    if isinstance(case.prim, Compact):
+        (x, told), (y, heard) = outputs
+        internal(np.array_equal(told, heard), "both parties open the same counts")
+        return x + y, told
     boolean = isinstance(case.prim, Compare | And)
     a, b = (o if isinstance(o, tuple) else (o,) for o in outputs)
     return tuple(x ^ y if boolean else x + y for x, y in zip(a, b, strict=True))
@@ -232,6 +240,15 @@ def _bits(
     return Pair(make)
 
 
+def _blocks(n: int) -> tuple[Case, Case]:
+    """Two blocks of one column each."""
+    prim = BlockMatMul(n, 1, 2, 1, block=1)
+    first, second = (
+        Case(prim, (ring(x, (n, 1, 2)), ring(y, (n, 2, 1)))) for x, y in ((0, 0), (-1, 1 << 63))
+    )
+    return first, second
+
+
 def _owned(prim: Callable[[int], Any], shape: tuple[int, ...], width: int, *, cut: bool) -> Pair:
     """Pair of a weight-owner product; the inputs and the server's operand both differ."""
 
@@ -273,6 +290,9 @@ PAIRS: Mapping[str, Pair] = {
     "exp": _words(lambda n: Exp((n,), 16), (-(1 << 16),), (-(40 << 32),)),
     "exp0": _words(lambda n: Exp((n,), 0), (-1,), (-(15 << 16),)),
     "gelu": _words(lambda n: Gelu((n,)), (0,), (-(1 << 22),)),
+    "gelu_low": _words(lambda n: GeluLow((n,)), (0,), (-(1 << 22),)),
+    "exp_low": _words(lambda n: ExpLow((n,), 17), (-(1 << 24),), (-(40 << 33),)),
+    "block_matmul": Pair(_blocks),
     "normalise": _words(
         lambda n: Normalise(n, _GRID, (81, 27, 9, 3), (1, 3, 9, 27)), (1,), (1 << 40,)
     ),

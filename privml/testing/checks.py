@@ -17,6 +17,8 @@ import numpy as np
 from privml.backbones.config import EncoderConfig
 from privml.backbones.synthetic import random_batch, random_params
 from privml.errors import CorrelationExhausted
+from privml.protocols.cipherprune.exp_low import ExpLow
+from privml.protocols.cipherprune.gelu_low import CUT, GeluLow
 from privml.protocols.mpc.arithmetic.truncate import Truncate
 from privml.protocols.mpc.boolean.compare import Compare, packed
 from privml.protocols.mpc.boolean.logic import Select
@@ -41,6 +43,7 @@ from privml.testing.cases import (
 )
 from privml.testing.oracles import wrong
 from privml.testing.programs import Keys, SupplyKind, TinyModel, make_supply
+from privml.testing.shuffles import SHUFFLES, hard_shuffles, shuffle
 from privml.testing.simulate import LocalSupply
 from privml.testing.views import View, repeated, search, uniform
 
@@ -144,6 +147,9 @@ def hard_cases(name: str) -> list[Case]:
     grid = np.concatenate([np.linspace(-9, 9, 1201) * 2.0**12, 13107 * np.array([-1, 1])])
     dense = np.concatenate([np.rint(grid).astype(np.int64), 13107 + cuts, -13107 + cuts])
     near = np.concatenate([t + cuts for t in (-7, 0, 1 << 40)]).view(np.uint64)
+    low = np.concatenate([dense, CUT + cuts, -CUT + cuts, np.array([1 << 40, -(1 << 40)])])
+    short = np.concatenate([-(1 << 24) - (exps << 1), np.array([-8, 8, -16, -64]) << 33])
+    short = -np.abs(np.concatenate([short, (-8 << 33) + 4000 * np.arange(64), -(1 << 24) + cuts]))
     planes = random.integers(0, 1 << 64, packed(x.size), np.uint64)
     table: Mapping[str, list[Case]] = {
         "truncate": [Case(Truncate(n, f), (x,)) for f in (1, 12, 16, 28, 44, 60)],
@@ -154,9 +160,13 @@ def hard_cases(name: str) -> list[Case]:
             for v in (0, EDGE >> 1)
         ],
         "exp": [Case(Exp(exps.shape, 16), (exps.view(np.uint64),))],
+        "exp_low": [Case(ExpLow(short.shape, 17), (short.view(np.uint64),))],
+        "gelu_low": [Case(GeluLow(low.shape), (low.view(np.uint64),))],
         "gelu": [Case(Gelu(dense.shape), (dense.view(np.uint64),))],
     }  # fmt: skip
-    return table.get(name, [*PAIRS[name].of(130)])
+    if name in SHUFFLES:
+        return hard_shuffles(name)
+    return table[name] if name in table else [*PAIRS[name].of(130)]
 
 
 def oracle(build: Build, name: str) -> list[str]:
@@ -312,6 +322,7 @@ CHECKS: Mapping[str, Callable[[Build, str], list[str]]] = {
     "program": program,
     "queries": queries,
     "setup": setup,
+    "shuffle": shuffle,
     "sizes": sizes,
     "view": view,
 }

@@ -15,7 +15,7 @@ import numpy as np
 from privml.protocols.mpc.fields import Array, Seeds
 from privml.protocols.mpc.primitive import Context, Primitive
 from privml.rng import Csprng
-from privml.testing import broken
+from privml.testing import broken, broken_prune
 from privml.testing.cases import fresh_seeds, retyped
 from privml.testing.checks import Build
 from privml.testing.simulate import fixed_seeds
@@ -162,6 +162,34 @@ MUTANTS: tuple[Mutant, ...] = (
             Build(supply=broken.FirstItemAgain)),
     _mutant("correlation_again", "a supply hands out what is asked for", "order:supply",
             Build(pool_supply=broken.ObligingSupply)),
+    _mutant("unmasked_keys", "a compaction opens its row keys without a mask", "shuffle:compact",
+            swapped(broken_prune.UnmaskedKeys)),
+    _mutant("keys_before_shuffle", "row keys are opened before the shuffle", "shuffle:compact",
+            swapped(broken_prune.KeysBeforeShuffle)),
+    _mutant("identity_shuffle", "the shuffle moves nothing", "shuffle:compact",
+            swapped(broken_prune.IdentityShuffle)),
+    _mutant("server_shuffle", "the server knows the permutation", "shuffle:compact",
+            swapped(broken_prune.OneSidedShuffle)),
+    _mutant("client_shuffle", "the client knows the permutation", "shuffle:compact",
+            swapped(broken_prune.OneSidedByClient)),
+    _mutant("shuffle_reused", "two compactions have one permutation", "shuffle:compact",
+            swapped(broken_prune.SameShuffle)),
+    _mutant("residual_stays", "the residual of a row stays where it was", "oracle:compact",
+            swapped(broken_prune.ResidualStays)),
+    _mutant("reversed_ties", "rows of one class change their order", "oracle:stable_keys",
+            swapped(broken_prune.ReversedTies)),
+    _mutant("unmasked_classes", "a sort opens class bits without a mask", "shuffle:stable_keys",
+            swapped(broken_prune.UnmaskedClasses)),
+    _mutant("no_low_clip", "the low exp leaves out the clip bit", "oracle:exp_low",
+            swapped(broken_prune.NoLowClip)),
+    _mutant("low_tie", "the low exp reads equal digits as 0", "oracle:exp_low",
+            swapped(broken_prune.LowTie)),
+    _mutant("one_bit_mask", "the low exp opens two bits under one mask", "view:exp_low",
+            swapped(broken_prune.OneBitMask)),
+    _mutant("no_low_zero", "the low GELU is a parabola on all negative x", "oracle:gelu_low",
+            swapped(broken_prune.NoLowZero)),
+    _mutant("one_block", "a product of several blocks has the correction of one",
+            "oracle:block_matmul", swapped(broken_prune.OneBlock)),
     _mutant("padding_to_server", "the client sends its padding mask", "program:encoder",
             Build(prologue=_padding_to_server)),
     _mutant("size_depends_on_text", "the client sends tokens without padding", "program:encoder",

@@ -21,6 +21,8 @@ EXP_ERROR = 4e-5
 """Largest declared error of exp on x <= 0, after the rounding of x and with clipping."""
 GELU_ERROR = 2.3e-3
 """Largest declared error of GELU ``ring4`` on all of the ring, before the output's rounding."""
+EXP_LOW_ERROR = 2.0**-8
+"""Largest declared error of the low exp on x <= 0, after the rounding of x and with clipping."""
 
 Ints = list[int]
 Judge = Callable[[Any, list[Ints], list[Ints]], list[bool]]
@@ -167,6 +169,45 @@ def _gelu(case: Case, out: tuple[Array, ...]) -> list[bool]:
     return good
 
 
+def _exp_low(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    good = []
+    for got, x in zip(signed(out[0]), signed(case.inputs[0]), strict=True):
+        real = x / 2.0 ** (16 + prim.shift)
+        exact = math.exp(real) if real >= -8 else 0.0
+        good.append(abs(got / 2.0**30 - exact) <= EXP_LOW_ERROR and (real >= -8 or got == 0))
+    return good
+
+
+def _gelu_low(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    want = []
+    for x in signed(case.inputs[0]):
+        middle = 73 * x * x + (x << 19)
+        want.append(0 if x < -7182 else middle if x < 7182 else x << 20)
+    return _same(out[0], want)
+
+
+def _stable_keys(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    n = prim.n
+    flags = _flags(case, n * prim.classes)
+    kind = [sum(flags[i::n]) for i in range(n)]
+    want = [0] * n
+    for place, row in enumerate(sorted(range(n), key=lambda i: (-kind[i], i))):
+        want[row] = place
+    return _same(out[0], want) + _same(out[1], flags)
+
+
+def _compact(case: Case, out: tuple[Array, ...]) -> list[bool]:
+    prim: Any = case.prim
+    rows, keys, counts = (x.tolist() for x in case.inputs)
+    kept = prim.keep or counts[0]
+    by_key = [row for _, row in sorted(zip(keys, rows, strict=True))][:kept]
+    if out[0].shape != (kept, prim.width):
+        return [False]
+    return _same(out[0], by_key) + _same(out[1], counts)
+
+
 def _normalise(case: Case, out: tuple[Array, ...]) -> list[bool]:
     prim: Any = case.prim
     x = signed(case.inputs[0])
@@ -207,6 +248,11 @@ _JUDGES: Mapping[str, Callable[[Case, tuple[Array, ...]], list[bool]]] = {
     "maximum": _maximum,
     "exp": _exp,
     "gelu": _gelu,
+    "exp_low": _exp_low,
+    "gelu_low": _gelu_low,
+    "block_matmul": _matmul,
+    "stable_keys": _stable_keys,
+    "compact": _compact,
     "normalise": _normalise,
     "poly_truncate": _poly_truncate,
     "reveal": _reveal,

@@ -19,7 +19,7 @@ from privml.backbones.batch import Encoded
 from privml.backbones.config import EncoderConfig
 from privml.backbones.interpreter import run_program
 from privml.backbones.program import encoder_ops
-from privml.backbones.public import TABLES, PublicPart
+from privml.backbones.public import PublicPart, table_names
 from privml.backbones.synthetic import random_batch
 from privml.errors import CorrelationExhausted, internal
 from privml.protocols.mpc.arithmetic.affine import Affine
@@ -27,7 +27,16 @@ from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.correlations.run import RunMaterial
 from privml.protocols.mpc.correlations.supply import PoolSupply
 from privml.protocols.mpc.correlations.tags import Tagger, tagged
-from privml.protocols.mpc.engine import Engine, Executor, Known, Planner, Simulator, Step, Val
+from privml.protocols.mpc.engine import (
+    Engine,
+    Executor,
+    Known,
+    Planner,
+    Simulator,
+    Step,
+    Val,
+    places,
+)
 from privml.protocols.mpc.fields import Seeds, corrections, setup_mask
 from privml.protocols.mpc.inputs import client_inputs, server_inputs
 from privml.protocols.mpc.plan import Plan
@@ -87,8 +96,9 @@ SupplyKind = Callable[..., PoolSupply]
 
 
 def make_supply(
-    rank: int, steps: Sequence[Step], keys: Keys, params: Params, *, kind: SupplyKind = PoolSupply
-) -> PoolSupply:
+    rank: int, steps: Sequence[Step], keys: Keys, params: Params, *,
+    kind: SupplyKind = PoolSupply, prefixes: bool = False,
+) -> PoolSupply:  # fmt: skip
     """Deal in memory and return one party's supply for the steps of a plan."""
     seeds, parts = keys.seeds, []
     tags = Tagger(seeds.runs[1])
@@ -101,7 +111,10 @@ def make_supply(
         if isinstance(prim, Linear | Affine):
             opened[prim.weight] = masked_weight(prim.weight, params, keys)
     material = MemoryMaterial(keys.runs[rank], b"".join(parts))
-    return kind(rank, cast("RunMaterial", material), steps, opened=opened if rank == 1 else None)
+    return kind(
+        rank, cast("RunMaterial", material), steps, opened=opened if rank == 1 else None,
+        prefixes=prefixes,
+    )  # fmt: skip
 
 
 def masked_weight(name: str, params: Params, keys: Keys) -> Words:
@@ -135,6 +148,7 @@ class Run:
     head: Mapping[str, float]
     wires: tuple[LocalWire, LocalWire]
     views: tuple[View, View]
+    found: tuple[tuple[int, ...], ...] = ()
 
     def problems(self) -> list[str]:
         """Differences between simulation and execution, and between declared and metered cost."""
@@ -163,6 +177,7 @@ Prologue = Callable[[Context], None]
 def three_ways(
     body: Body, params: Params | None = None, *, keys: Keys | None = None,
     supply: SupplyKind = PoolSupply, prologue: Prologue | None = None, opens: bool = False,
+    prefixes: bool = False,
 ) -> Run:  # fmt: skip
     """Plan, simulate and execute a body under the same masks.
 
@@ -178,29 +193,39 @@ def three_ways(
         Called with each party's context before the body.
     opens
         Whether the body itself opens its result to rank 1, instead of ending with shares.
+    prefixes
+        Whether sizes depend on what the body opens; it is then planned once more for its cost.
     """
     operands, keys = params or {}, keys or Keys.fresh()
     blank = {name: Known() for name in operands}
     planner = Planner()
     body(planner, blank, "plan")
-    simulator = Simulator(keys.seeds)
+    index = places(planner.steps) if prefixes else None
+    simulator = Simulator(keys.seeds, index=index)
     simulated = body(simulator, operands, "simulate")
     ends = wires()
+    found: dict[int, list[tuple[int, ...]]] = {}
 
     def job(rank: int) -> tuple[Val, View]:
         tap = Tap(ends[rank])
         if prologue is not None:
             prologue(tap)
-        source = make_supply(rank, planner.steps, keys, operands, kind=supply)
+        source = make_supply(rank, planner.steps, keys, operands, kind=supply, prefixes=prefixes)
         source.prepare(memory_bytes=1 << 20)
-        engine = Executor(tap, source)
+        engine = Executor(tap, source, index=index)
+        found[rank] = engine.found
         out = body(engine, operands if rank == 0 else blank, 0 if rank == 0 else 1)
         return out, dict(tap.seen)
 
     (first, view0), (second, view1) = in_two_threads(job)
     words = clear(second) if opens else clear(first) + clear(second)
-    return Run(tuple(planner.steps), planner.total(), simulated, second.like(words),
-               simulator.head, ends, (view0, view1))  # fmt: skip
+    steps = tuple(planner.steps)
+    if prefixes:
+        internal(found[0] == found[1] == simulator.found, "all three found the same sizes")
+        planner = Planner(found[0])
+        body(planner, blank, "plan")
+    return Run(steps, planner.total(), simulated, second.like(words),
+               simulator.head, ends, (view0, view1), tuple(simulator.found))  # fmt: skip
 
 
 def function(f: Callable[..., Val], *inputs: Val) -> Body:
@@ -235,7 +260,8 @@ class TinyModel:
         """Calibrate on random batches, plan and quantise; the program's own interpreter decides."""
         spec = spec or Spec()
         released = spec.embedding == "released"
-        public = PublicPart(config, None, {n: params[n] for n in TABLES} if released else {})
+        tables = {n: params[n] for n in table_names(config)} if released else {}
+        public = PublicPart(config, None, tables)
         bounds = measured_bounds(config, params, length=length)
         plan = Plan(config, spec, rows, length, "dealer", bounds, public.digest())
         return cls(plan, params, quantise(plan.program, params), public)
@@ -245,7 +271,8 @@ class TinyModel:
         internal(batch.ids.shape == (self.plan.rows, self.plan.length), "the batch fits the plan")
         mine = client_inputs(self.plan, batch, self.public)
         held: Mapping[Holder, Inputs] = {
-            "plan": Inputs(), "simulate": mine, 0: server_inputs(self.plan), 1: mine,
+            "plan": Inputs(length=mine.length), "simulate": mine, 1: mine,
+            0: server_inputs(self.plan, mine.length),
         }  # fmt: skip
 
         def body(e: Engine, params: Params, holder: Holder) -> Val:
@@ -259,7 +286,8 @@ class TinyModel:
     ) -> Run:  # fmt: skip
         """Plan, simulate and execute one batch."""
         return three_ways(self.body(batch), self.known, keys=keys, supply=supply,
-                          prologue=prologue, opens=True)  # fmt: skip
+                          prologue=prologue, opens=True,
+                          prefixes=self.plan.index is not None)  # fmt: skip
 
 
 def measured_bounds(

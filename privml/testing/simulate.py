@@ -98,6 +98,9 @@ class LocalSupply:
 
         return expand(fields, item, 1, mine, read)
 
+    def forget_passed(self) -> None:
+        """Forget nothing: every item is dealt when asked for."""
+
 
 def in_two_threads(job: Callable[[int], Any]) -> tuple[Any, Any]:
     """Run ``job(rank)`` for both ranks at once; re-raise the first error."""

@@ -9,15 +9,16 @@ which a party consumes its correlations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from privml.errors import ParameterError, internal
+from privml.errors import ParameterError, ProtocolError, internal
 from privml.protocols.mpc.fields import LazyValues, Seeds, Shares
+from privml.protocols.mpc.lanes import Lane, run_lanes
 from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words
 
 #: Values that are truncated or compared must stay this many bits below 2^62 in the plan.
@@ -25,6 +26,8 @@ HEADROOM_BITS = 2
 RANGE_BITS = 62
 
 Output = Words | tuple[Words, Words]
+Part = tuple[str, Callable[["Engine"], "Val"]]
+"""Name of a part of a program, and the part."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,11 +79,77 @@ class Val:
 
 @dataclass(frozen=True)
 class Step:
-    """One planned primitive: where it stands, its cost, and its range demand."""
+    """One planned primitive: where it stands, its cost, and its group and lane if it has one."""
 
     scope: str
     primitive: Primitive
     cost: Cost
+    lane: tuple[int, int] | None = None
+
+
+Place = tuple[str, int]
+"""Where a primitive stands in a program: scope path, and its number within that scope."""
+
+
+class Places:
+    """Counts primitives by scope while a program runs."""
+
+    def __init__(self) -> None:
+        self._path: list[str] = []
+        self._counts: dict[str, int] = {}
+
+    @property
+    def scope(self) -> str:
+        """Path of the open scopes."""
+        return "/".join(self._path)
+
+    def fork(self) -> Places:
+        """Return a counter of its own for scopes below the present one."""
+        other = Places()
+        other._path = list(self._path)
+        return other
+
+    def next(self) -> Place:
+        """Return the place of the next primitive."""
+        scope = self.scope
+        number = self._counts.get(scope, 0)
+        self._counts[scope] = number + 1
+        return scope, number
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Open a scope."""
+        self._path.append(name)
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+
+def places(steps: Sequence[Step]) -> dict[Place, int]:
+    """Item number of each planned place."""
+    counts: dict[str, int] = {}
+    out: dict[Place, int] = {}
+    for item, step in enumerate(steps):
+        number = counts.get(step.scope, 0)
+        counts[step.scope] = number + 1
+        out[(step.scope, number)] = item
+    return out
+
+
+def total_cost(steps: Iterable[Step]) -> Cost:
+    """Cost of a program: lanes of one group share their flights."""
+    total, longest = Cost(), 0
+    lanes: dict[tuple[int, int], int] = {}
+    for step in steps:
+        cost = step.cost
+        if step.lane is not None:
+            lanes[step.lane] = lanes.get(step.lane, 0) + cost.flights
+            cost = replace(cost, flights=0)
+        total = total.then(cost)
+    for group in {group for group, _ in lanes}:
+        longest += max(n for (g, _), n in lanes.items() if g == group)
+    return replace(total, flights=total.flights + longest)
 
 
 class Engine(ABC):
@@ -88,6 +157,10 @@ class Engine(ABC):
 
     #: Rank of this party, 0 for the simulator and the planner (they hold public constants).
     rank: int = 0
+    #: Whether opened sizes are unknown, so that every part is planned at its largest.
+    widest: bool = False
+    #: Public sizes that the program found on its way, in order.
+    found: list[tuple[int, ...]]
 
     @abstractmethod
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
@@ -108,9 +181,36 @@ class Engine(ABC):
         """Name a part of the program for meters and plans."""
         return nullcontext()
 
+    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+        """Run independent parts, each in a scope of its own, sharing flights.
+
+        A part may call primitives that only exchange. The flights of all are those of the longest.
+        """
+        out = []
+        for name, body in parts:
+            with self.scope(name):
+                out.append(body(self))
+        return out
+
     def checkpoint(self) -> None:
         """Compare what both parties saw so far; only a party has something to compare."""
         return
+
+    def opened(self, words: Words | None, largest: Sequence[int]) -> tuple[int, ...]:
+        """Return opened numbers that shape the rest of the program, never above ``largest``.
+
+        Raises
+        ------
+        ProtocolError
+            A number is out of range, which no honest run produces.
+        """
+        internal(words is not None, "only a planner has no words")
+        values = tuple(int(w) for w in words) if words is not None else ()
+        if len(values) != len(largest) or any(
+            not 0 <= v <= top for v, top in zip(values, largest, strict=True)
+        ):
+            raise ProtocolError("the parties opened a count that is out of range; the run is void")
+        return values
 
     def need(self, x: Val, what: str, *, proved: bool = False) -> None:
         """Refuse a value that may leave the range in which truncation and comparison are exact.
@@ -175,46 +275,79 @@ class Engine(ABC):
 
 @dataclass
 class Planner(Engine):
-    """Walks a program with shapes only and collects steps."""
+    """Walks a program with shapes only and collects steps.
 
+    Attributes
+    ----------
+    script
+        What each opening of shaping numbers gives, in order; the largest values if absent.
+    """
+
+    script: Sequence[Sequence[int]] = ()
     steps: list[Step] = field(default_factory=list)
-    _scopes: list[str] = field(default_factory=list)
+    found: list[tuple[int, ...]] = field(default_factory=list)
+    _places: Places = field(default_factory=Places)
+    _told: int = 0
+    _groups: int = 0
+    _lane: tuple[int, int] | None = None
 
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Record the primitive."""
-        self.steps.append(Step("/".join(self._scopes), prim, prim.cost()))
+        self.steps.append(Step(self._places.scope, prim, prim.cost(), self._lane))
         return None
+
+    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+        """Record the parts one after the other, as lanes of a group."""
+        internal(self._lane is None, "lanes do not nest")
+        self._groups += 1
+        out = []
+        for number, (name, body) in enumerate(parts):
+            self._lane = (self._groups, number) if len(parts) > 1 else None
+            with self.scope(name):
+                out.append(body(self))
+        self._lane = None
+        return out
 
     def scope(self, name: str) -> AbstractContextManager[object]:
         """Name a part of the program."""
-        return _Pushed(self._scopes, name)
+        return self._places.inside(name)
+
+    @property
+    def widest(self) -> bool:  # type: ignore[override]
+        """Whether nothing is scripted."""
+        return not self.script
+
+    def opened(self, words: Words | None, largest: Sequence[int]) -> tuple[int, ...]:
+        """Return the scripted numbers, or the largest ones where nothing is scripted."""
+        at, self._told = self._told, self._told + 1
+        scripted = self.script[at] if at < len(self.script) else largest
+        return tuple(scripted[: len(largest)])
 
     def total(self) -> Cost:
         """Cost of the whole program."""
-        total = Cost()
-        for step in self.steps:
-            total = total.then(step.cost)
-        return total
-
-
-class _Pushed(AbstractContextManager[None]):
-    def __init__(self, stack: list[str], name: str) -> None:
-        self._stack, self._name = stack, name
-
-    def __enter__(self) -> None:
-        self._stack.append(self._name)
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.pop()
+        return total_cost(self.steps)
 
 
 @dataclass
 class Simulator(Engine):
-    """Runs the integer program on clear words with the masks that ``seeds`` give."""
+    """Runs the integer program on clear words with the masks that ``seeds`` give.
+
+    Attributes
+    ----------
+    index
+        Item number of each planned place, for programs whose sizes depend on opened numbers.
+    """
 
     seeds: Seeds
     head: dict[str, float] = field(default_factory=dict)
+    index: Mapping[Place, int] | None = None
+    found: list[tuple[int, ...]] = field(default_factory=list)
     _item: int = 0
+    _places: Places = field(default_factory=Places)
+
+    def scope(self, name: str) -> AbstractContextManager[object]:
+        """Name a part of the program."""
+        return self._places.inside(name)
 
     def need(self, x: Val, what: str, *, proved: bool = False) -> None:
         """Record the largest share of the range that a value used."""
@@ -226,7 +359,8 @@ class Simulator(Engine):
 
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Evaluate the primitive's integer oracle."""
-        masks = LazyValues(prim.fields(), prim.derive, self._item, self.seeds)
+        item = _number(self.index, self._places, self._item)
+        masks = LazyValues(prim.fields(), prim.derive, item, self.seeds)
         self._item += 1
         extra = () if known is None else (known.weight, known.bias)
         out: Output = prim.simulate(masks, *(x.words for x in inputs), *extra)
@@ -239,6 +373,9 @@ class Supply(Protocol):
     def take(self, prim: Primitive, item: int) -> Shares:
         """Return this party's shares for the ``item``-th primitive, once."""
 
+    def forget_passed(self) -> None:
+        """Destroy what was passed over and will not be taken any more."""
+
 
 class Meter(Protocol):
     """The part of a cost meter that the executor uses."""
@@ -250,9 +387,14 @@ class Meter(Protocol):
 class Executor(Engine):
     """Runs the program on shares over a session."""
 
-    def __init__(self, ctx: Context, supply: Supply, meter: Meter | None = None) -> None:
+    def __init__(
+        self, ctx: Context, supply: Supply, meter: Meter | None = None, *,
+        index: Mapping[Place, int] | None = None,
+    ) -> None:  # fmt: skip
         self.ctx, self.rank = ctx, ctx.rank
-        self._supply, self._meter, self._item = supply, meter, 0
+        self._supply, self._meter, self._index, self._item = supply, meter, index, 0
+        self._places = Places()
+        self.found = []
 
     def checkpoint(self) -> None:
         """Compare transcripts with the peer before anything is revealed."""
@@ -260,7 +402,7 @@ class Executor(Engine):
 
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Run the primitive with the peer."""
-        corr = self._supply.take(prim, self._item)
+        corr = self._supply.take(prim, _number(self._index, self._places, self._item))
         self._item += 1
         extra: tuple[Words | None, ...] = ()
         if known is not None:
@@ -268,9 +410,47 @@ class Executor(Engine):
         out: Output = prim.run(self.ctx, corr, *(x.words for x in inputs), *extra)
         return out
 
+    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+        """Run the parts in threads of their own over merged exchanges."""
+        if len(parts) == 1:
+            return super().side_by_side(parts)
+
+        def job(part: Part) -> Callable[[Lane], Val]:
+            name, body = part
+            at = self._places.fork()
+
+            def go(lane: Lane) -> Val:
+                engine = Executor(Context(lane), self._supply, index=self._index)
+                engine._places, engine._item = at, self._item
+                with engine.scope(name):
+                    return body(engine)
+
+            return go
+
+        internal(self._index is not None, "only programs with places run side by side")
+        out = run_lanes([job(part) for part in parts], self.rank, self.ctx.swap)
+        self._supply.forget_passed()
+        return out
+
     def scope(self, name: str) -> AbstractContextManager[object]:
         """Attribute cost to ``name``."""
-        return self._meter.scope(name) if self._meter else nullcontext()
+        return self._scope(name)
+
+    @contextmanager
+    def _scope(self, name: str) -> Iterator[None]:
+        metered = self._meter.scope(name) if self._meter else nullcontext()
+        with self._places.inside(name), metered:
+            yield
+
+
+def _number(index: Mapping[Place, int] | None, at: Places, count: int) -> int:
+    """Item of the next primitive: its count, or where its place was planned."""
+    if index is None:
+        return count
+    place = at.next()
+    if place not in index:
+        raise AssertionError(f"internal error in privml: {place} was not planned")
+    return index[place]
 
 
 @dataclass(frozen=True)

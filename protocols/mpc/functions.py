@@ -139,10 +139,11 @@ def row_power(
     high: float,
     factor_scale: int,
     gain: float = 1.0,
+    y_scale: int = F,
 ) -> tuple[Val, Val]:
     """``gain * s^power`` (power -1 or -1/2) for ``low <= s <= high`` as two factors; 6 flights.
 
-    Returns ``(y, g)`` whose product it is: y in (0.7, 1.01) at scale 16, g from the public bank
+    Returns ``(y, g)`` whose product it is: y in (0.7, 1.01) at ``y_scale``, g from the public bank
     at ``factor_scale``. Relative error below 2^-12.3 (power -1) or 2^-13 (power -1/2) plus the
     rounding of g.
     """
@@ -162,7 +163,7 @@ def row_power(
     e.need(v, "row inverse", proved=True)
     poly = PolyTruncate(prod(shape), _SPREAD - _POLY, _cubic(power))
     y = e.result(e.apply(poly, v), s.shape, scale=3 * _POLY + _COEF, bound=1.5)
-    y = truncate(e, y, 3 * _POLY + _COEF - F, proved=True)
+    y = truncate(e, y, 3 * _POLY + _COEF - y_scale, proved=True)
     return e.reshape(y, *shape), e.reshape(g, *shape)
 
 

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart, public_part
 from privml.errors import ParameterError, UntrustedArtifact
-from privml.protocols.mpc.engine import Simulator
+from privml.protocols.cipherprune.spec import PruneSpec
+from privml.protocols.mpc.engine import Known, Simulator
 from privml.protocols.mpc.fields import Seeds
 from privml.protocols.mpc.inputs import client_inputs, fit, outputs
 from privml.protocols.mpc.plan import Plan
-from privml.protocols.mpc.quantise import Weights, quantise
+from privml.protocols.mpc.primitive import Words
+from privml.protocols.mpc.quantise import THRESHOLDS, Weights, quantise
 from privml.protocols.mpc.spec import Spec
 from privml.rng import Csprng
 
@@ -57,7 +59,8 @@ class PrivateModel:
             ranges = self.encoder.ranges()
             lows = {f"{k}.low": v.low for k, v in ranges.items() if k.endswith(".var")}
             self._bounds = {k: v.bound for k, v in ranges.items()} | lows
-        plan = Plan(self.encoder.config, self.spec, rows, n, source, self._bounds, self._digest)
+        spec = self.spec.public()
+        plan = Plan(self.encoder.config, spec, rows, n, source, self._bounds, self._digest)
         _ = plan.claim, plan.cost
         return plan
 
@@ -77,7 +80,21 @@ class PrivateModel:
             )
         if self._known is None:
             self._known = quantise(plan.program, self.encoder.params())
+            if self.spec.prune is not None and self.spec.prune.reveal != "schedule":
+                self._known[THRESHOLDS] = Known(None, self._thresholds(self.spec.prune))
         return self._known
+
+    def _thresholds(self, prune: PruneSpec) -> Words:
+        """Raw thresholds of every layer but the last as ring words ``(layers - 1, 2)``."""
+        learned = prune.thresholds
+        if learned is None:
+            raise ParameterError(
+                f"reveal={prune.reveal!r} needs thresholds: learn them with learn_thresholds, or "
+                "load them with Thresholds.load; reveal='schedule' works without"
+            )
+        learned.require(self.encoder)
+        raw = np.array([learned.raw_theta, learned.raw_beta], np.uint64).T
+        return np.maximum(raw, np.uint64(1))  # masked rows have the score 0
 
     def __call__(
         self, batch: Encoded, *, mode: Literal["clear", "simulate"] = "clear", seed: int = 0
@@ -114,7 +131,7 @@ class PrivateModel:
         """
         rows = batch.batch_size
         batch = fit(plan, batch)
-        engine = Simulator(seeds)
+        engine = Simulator(seeds, index=plan.index)
         result = plan.program.run(
             engine, self.weights(plan), client_inputs(plan, batch, self.public)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.claim import SecurityClaim
 from privml.protocols.mpc.correlations.tags import TAG_BYTES
-from privml.protocols.mpc.engine import Known, Planner, Step
+from privml.protocols.mpc.engine import Known, Place, Planner, Step, places, total_cost
 from privml.protocols.mpc.primitive import Cost
 from privml.protocols.mpc.program import Inputs, Program
 from privml.protocols.mpc.spec import Spec
@@ -103,26 +103,47 @@ class Plan:
     @cached_property
     def program(self) -> Program:
         """The typed program with its public constants."""
-        return Program(
-            encoder_ops(self.config), self.spec, self.rows, self.length, self.bounds,
-            parameter_shapes(self.config),
-        )  # fmt: skip
+        ops, shapes = encoder_ops(self.config), parameter_shapes(self.config)
+        sizes = (self.rows, self.length)
+        if self.spec.prune is None:
+            return Program(ops, self.spec, *sizes, self.bounds, shapes)
+        # Here, because the pruned program stands on this package.
+        from privml.protocols.cipherprune.program import PrunedProgram
+
+        return PrunedProgram(ops, self.spec, *sizes, self.bounds, shapes, self.config)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Every primitive in order: the dealer's work list."""
-        planner = Planner()
+        """Every primitive in order, at its largest size: the dealer's work list."""
+        return self._walk(self.length, ())
+
+    @cached_property
+    def index(self) -> Mapping[Place, int] | None:
+        """Item number of each place, where sizes depend on what a run opens; else ``None``."""
+        return None if self.spec.prune is None else places(self.steps)
+
+    def _walk(self, length: int, script: Sequence[Sequence[int]]) -> tuple[Step, ...]:
+        planner = Planner(script)
         names = {node.name: Known() for node in self.program.ops}
-        self.program.run(planner, names, Inputs())
+        self.program.run(planner, names, Inputs(length=length))
         return tuple(planner.steps)
+
+    def cost_of(self, length: int, counts: Sequence[Sequence[int]]) -> Cost:
+        """Return the exact on-line cost of a pruned run with these token counts.
+
+        Parameters
+        ----------
+        length
+            Rows at the input: what the client sends, padding included.
+        counts
+            One pair (rows kept, rows of high importance) for each layer but the last.
+        """
+        return total_cost(self._walk(length, counts))
 
     @cached_property
     def cost(self) -> Cost:
         """Flights, payload by rank and correction bytes of one run."""
-        total = Cost()
-        for step in self.steps:
-            total = total.then(step.cost)
-        return total
+        return total_cost(self.steps)
 
     @cached_property
     def digest(self) -> str:

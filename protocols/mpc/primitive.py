@@ -98,6 +98,10 @@ class Context:
             at += p.nbytes
         return theirs
 
+    def swap(self, mine: Buffer, expect: int) -> memoryview | bytes:
+        """Swap raw bytes with the peer in one flight."""
+        return self.wire.exchange(self._next(), mine, expect=expect)
+
     def open(self, *shares: Array) -> list[Array]:
         """Open additively shared, masked arrays in one flight."""
         return [a + b for a, b in zip(shares, self._swap(shares), strict=True)]
@@ -141,9 +145,16 @@ def _joined(parts: Sequence[Array]) -> memoryview:
 
 
 class Primitive(ABC):
-    """One step of a two-party program; see the module docstring."""
+    """One step of a two-party program; see the module docstring.
+
+    Attributes
+    ----------
+    SIZES
+        Names of the attributes that a run may use at smaller values than were planned.
+    """
 
     name: ClassVar[str]
+    SIZES: ClassVar[frozenset[str]] = frozenset({"shape", "n", "rows"})
 
     @abstractmethod
     def fields(self) -> tuple[Field, ...]:
@@ -173,10 +184,38 @@ class Primitive(ABC):
         """Return the failure probability of one call under the range rule; exact by default."""
         return 0.0
 
+    def covers(self, small: Primitive) -> bool:
+        """Return whether correlations of this primitive, cut to prefixes, serve ``small``.
+
+        Sizes may shrink; of a shape only the first number, so that elements stay a flat prefix.
+        """
+        mine, theirs = vars(self), vars(small)
+        return type(self) is type(small) and all(
+            _at_most(theirs[name], size) if name in self.SIZES else theirs[name] == size
+            for name, size in mine.items()
+        )
+
+    def cut(self, small: Primitive, shares: Shares) -> Shares:
+        """Return the prefixes of a party's shares that serve ``small``, see :meth:`covers`."""
+        if small == self:
+            return shares
+        shapes = {f.name: f.shape for f in small.fields()}
+        shapes["z1"] = shapes.get("c", ())
+        return {
+            name: np.ascontiguousarray(a[tuple(slice(0, s) for s in shapes[name])])
+            for name, a in shares.items()
+        }
+
     def cost(self) -> Cost:
         """Return the declared cost including the off-line bytes."""
         on = self.online()
         return Cost(on.flights, on.sent, correction_bytes(self.fields()))
+
+
+def _at_most(small: Any, large: Any) -> bool:
+    if isinstance(large, tuple):
+        return len(small) == len(large) and small[:1] <= large[:1] and small[1:] == large[1:]
+    return bool(small <= large)
 
 
 def both(nbytes: int, flights: int = 1) -> Cost:

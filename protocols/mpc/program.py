@@ -77,6 +77,7 @@ class Inputs:
     tokens: Words | None = None
     padding: Words | None = None
     keep: Words | None = None
+    length: int | None = None
 
 
 @dataclass
@@ -126,7 +127,7 @@ class Program:
         running = Running(self, e, params, inputs)
         for node in self.ops:
             with e.scope(node.name):
-                out = _HANDLERS[node.kind](running, node)
+                out = handle(running, node)
             if out is not None:
                 running.values[node.name] = out
         last = running.values[self.ops[-1].name]
@@ -155,11 +156,18 @@ class Running:
 Handler = Callable[[Running, OpNode], Val | None]
 
 
+def handle(r: Running, node: OpNode) -> Val | None:
+    """Interpret one operation on the values so far."""
+    return _HANDLERS[node.kind](r, node)
+
+
 def _embed(r: Running, node: OpNode) -> Val | None:
     p, e = r.program, r.engine
     d = p.shapes[node.param("word")][1]
     if p.spec.embedding == "released":
-        return None
+        if any(n.name == "embed.norm" for n in p.ops):
+            return None  # the client has the normed rows
+        return Val((p.rows * p.length, d), fn.F, p.bound("embed"), r.inputs.tokens)
     width = p.shapes[node.param("word")][0] + p.shapes[node.param("type")][0]
     x = Val((p.rows * p.length, width), 0, 1.0, r.inputs.tokens)
     known = r.params["embed"]
@@ -233,6 +241,8 @@ def _attention(r: Running, node: OpNode) -> Val:
     with e.scope("scores"):
         scores = fn.matmul(e, q, k, bound=limit)
         scores = _mask(e, scores, r.inputs.padding, limit, (b, h, n))
+        if node.flag("causal"):
+            scores = _causal(e, scores, limit)
     probs = fn.softmax(e, e.reshape(scores, b * h * n, n))
     with e.scope("context"):
         ctx = fn.matmul(e, e.reshape(probs, b * h, n, n), v, bound=p.bound(node.name))
@@ -258,6 +268,16 @@ def _mask(
     return scores.like(words, shape=scores.shape, bound=limit + drop)
 
 
+def _causal(e: Engine, scores: Val, limit: float) -> Val:
+    """Push later keys below the clip of exp; which ones these are is public."""
+    n, drop = scores.shape[-1], 8 * limit + _PAD_MARGIN
+    words = scores.words
+    if words is not None and e.rank == 0:
+        amount = np.uint64(int(drop * 2.0**scores.scale))
+        words = words - amount * np.triu(np.ones((n, n), np.uint64), 1)
+    return scores.like(words, shape=scores.shape, bound=scores.bound + drop)
+
+
 def _add(r: Running, node: OpNode) -> Val:
     p, e = r.program, r.engine
     out = e.add(r.arg(node), r.arg(node, 1))
@@ -274,13 +294,14 @@ def _tanh(r: Running, node: OpNode) -> Val:
     return fn.tanh(e, r.arg(node))
 
 
-def _pool_mean(r: Running, node: OpNode) -> Val:
-    """Sum over real tokens; the client divides by its count in the clear."""
+def _pool_masked(r: Running, node: OpNode) -> Val:
+    """Sum over the rows that the client's secret marks name: all real ones, or the last."""
     p, e = r.program, r.engine
     x, b, n = r.arg(node), p.rows, p.length
     keep = r.inputs.keep
     mask = Val((b, 1, n), 0, 1.0, None if keep is None else keep.reshape(b, 1, n))
-    out = fn.matmul(e, mask, e.reshape(x, b, n, x.shape[1]), bound=x.bound * n)
+    bound = x.bound * (n if node.kind is Op.POOL_MEAN else 1)
+    out = fn.matmul(e, mask, e.reshape(x, b, n, x.shape[1]), bound=bound)
     return e.reshape(out, b, x.shape[1])
 
 
@@ -298,6 +319,7 @@ _HANDLERS: Mapping[Op, Handler] = {
     Op.ADD: _add,
     Op.GELU: _gelu,
     Op.TANH: _tanh,
-    Op.POOL_MEAN: _pool_mean,
+    Op.POOL_MEAN: _pool_masked,
+    Op.POOL_LAST: _pool_masked,
     Op.POOL_CLS: _pool_cls,
 }

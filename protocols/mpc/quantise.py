@@ -18,6 +18,9 @@ from privml.protocols.mpc.engine import Known
 from privml.protocols.mpc.primitive import Words
 from privml.protocols.mpc.program import Program
 
+#: Name of the pruning thresholds among the server's operands.
+THRESHOLDS = "prune"
+
 Floats = Mapping[str, NDArray[np.float32]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,13 @@ from privml.protocols.mpc.correlations.pool import Pool
 from privml.protocols.mpc.correlations.supply import PoolSupply
 from privml.protocols.mpc.engine import Executor, Known, Output, Val
 from privml.protocols.mpc.fields import setup_mask
-from privml.protocols.mpc.inputs import client_inputs, fit, outputs, server_inputs
+from privml.protocols.mpc.inputs import (
+    allowed_length,
+    client_inputs,
+    fit,
+    outputs,
+    server_inputs,
+)
 from privml.protocols.mpc.plan import Plan
 from privml.protocols.mpc.primitive import Context, Primitive, Words
 from privml.protocols.mpc.program import Inputs
@@ -39,6 +46,7 @@ DEADLINE_S = 60.0
 _SETUP_RATE, _PREPARE_RATE = 1e6, 2e7
 _TAG_PUBLIC, _TAG_SETUP, _TAG_BEGIN, _TAG_NAME = 1, 2, 3, 4
 _NAME_BYTES = 32
+_LENGTH = struct.Struct("<I")
 
 Progress = Callable[[str, float], None]
 
@@ -49,7 +57,11 @@ def _silent(stage: str, fraction: float) -> None:
 
 @dataclass
 class Bill:
-    """What a finished run cost this party; bytes are payload without framing."""
+    """What a finished run cost this party; bytes are payload without framing.
+
+    ``length`` and ``counts`` are what a pruned run revealed: rows at the input, and rows kept and
+    of high importance after each layer but the last.
+    """
 
     flights: int = 0
     online_s: float = 0.0
@@ -60,6 +72,8 @@ class Bill:
     setup_bytes: int = 0
     correction_bytes: int = 0
     by_op: Mapping[str, Any] = field(default_factory=dict)
+    length: int = 0
+    counts: tuple[tuple[int, ...], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -68,6 +82,8 @@ class Bill:
             "setup_s": self.setup_s, "online_sent_mb": self.sent / 1e6,
             "online_received_mb": self.received / 1e6, "setup_mb": self.setup_bytes / 1e6,
             "offline_mb": self.correction_bytes / 1e6,
+            **({"length": self.length, "kept": [list(c) for c in self.counts]}
+               if self.counts else {}),
         }  # fmt: skip
 
 
@@ -106,7 +122,10 @@ class _Run:
                 "spent; deal a new pool"
             )
         material = self._pool.claim(index)
-        return PoolSupply(self.rank, material, self.plan.steps, opened=self._opened())
+        prefixes = self.plan.index is not None
+        return PoolSupply(
+            self.rank, material, self.plan.steps, opened=self._opened(), prefixes=prefixes
+        )
 
     def _opened(self) -> Mapping[str, Words]:
         return {}
@@ -124,7 +143,9 @@ class _Run:
         self.session.checkpoint(deadline_s=self._prepare_s)
         start = time.perf_counter()
         self.bill.prepare_s = start - began
-        engine = _Reporting(Context(self.session), supply, self.session.meter)
+        engine = _Reporting(
+            Context(self.session), supply, self.session.meter, index=self.plan.index
+        )
         engine.report(self._progress, len(self.plan.steps))
         words = self.plan.program.run(engine, params, inputs).words
         self.session.checkpoint()
@@ -135,6 +156,7 @@ class _Run:
         self.bill.received = total.total.payload_received
         self.bill.correction_bytes = self.plan.cost.corrections
         self.bill.by_op = total.as_dict()
+        self.bill.length, self.bill.counts = inputs.length or 0, tuple(engine.found)
         if words is None:
             raise AssertionError("internal error in privml: execution without words")
         return words
@@ -206,13 +228,27 @@ class ServerRun(_Run):
         if not self.session.peer_offer.get("has_setup", 0):
             self._send_setup(_TAG_SETUP, self._masked_weights().view(np.uint8).data)
         self.bill.setup_s = time.perf_counter() - began
-        self.session.recv_blob(_TAG_BEGIN, max_bytes=0, deadline_s=self._setup_s)
+        begin = self.session.recv_blob(_TAG_BEGIN, max_bytes=_LENGTH.size, deadline_s=self._setup_s)
+        length = self._length(bytes(begin))
         supply = self._claim()
         try:
-            self._online(supply, self._params, server_inputs(self.plan))
+            self._online(supply, self._params, server_inputs(self.plan, length))
         finally:
             supply.close()
         return self.bill
+
+    def _length(self, begin: bytes) -> int:
+        """Positions that the client starts with; sent only where the plan leaves a choice."""
+        if self.plan.index is None:
+            size, length = 0, self.plan.length
+        else:
+            size = _LENGTH.size
+            length = _LENGTH.unpack(begin)[0] if len(begin) == size else 0
+        if len(begin) != size or not allowed_length(self.plan, length):
+            raise MalformedMessage(
+                "the client begins with a length that the plan does not allow; nothing was spent"
+            )
+        return length
 
     def _send_setup(self, tag: int, data: bytes | memoryview) -> None:
         self.session.send_blob(tag, data, deadline_s=self._setup_s)
@@ -317,7 +353,8 @@ class ClientRun(_Run):
         with _aborting(self.session):
             full = fit(self.plan, batch)
             inputs = client_inputs(self.plan, full, self.public)
-            self.session.send_blob(_TAG_BEGIN, b"")
+            begin = b"" if self.plan.index is None else _LENGTH.pack(inputs.length or 0)
+            self.session.send_blob(_TAG_BEGIN, begin)
             supply = self._claim()
             try:
                 words = self._online(

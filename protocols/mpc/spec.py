@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privml.params import check, outside
+from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.mpc.nonlinear.gelu import QUARTICS
 
 EmbeddingMode = Literal["released", "private"]
@@ -30,6 +31,8 @@ class Spec:
     embedding
         ``"released"``: the client receives the embedding tables and looks tokens up itself;
         ``"private"``: the tables stay with the server, at the cost of one one-hot product.
+    prune
+        Token pruning and polynomial reduction, or ``None``.
 
     Raises
     ------
@@ -43,6 +46,7 @@ class Spec:
     gelu: str = "ring4"
     exp: str = "digit20"
     embedding: EmbeddingMode = "released"
+    prune: PruneSpec | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -60,5 +64,10 @@ class Spec:
         check("options", problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the options as plain values."""
-        return asdict(self)
+        """Return the public options as plain values."""
+        values = {name: value for name, value in vars(self).items() if name != "prune"}
+        return values if self.prune is None else values | {"prune": self.prune.as_dict()}
+
+    def public(self) -> Spec:
+        """Return the options without the server's thresholds."""
+        return self if self.prune is None else replace(self, prune=self.prune.public())

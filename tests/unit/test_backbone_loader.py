@@ -314,7 +314,7 @@ def test_sentence_embedding_files(tmp_path: Path) -> None:
         (
             ["Transformer", "Pooling"],
             {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
-            "mean or cls alone",
+            "one of mean, cls and last",
         ),
     ],
 )

@@ -40,6 +40,7 @@ class MatMul(Primitive):
     m: int
     dtype: str = "u8"
     name: ClassVar[str] = "matmul"
+    SIZES: ClassVar[frozenset[str]] = frozenset({"n", "m"})
 
     def fields(self) -> tuple[Field, ...]:
         d = self.dtype

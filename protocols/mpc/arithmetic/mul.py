@@ -112,6 +112,7 @@ class ScaleRows(Primitive):
     rows: int
     cols: int
     name: ClassVar[str] = "scale_rows"
+    SIZES: ClassVar[frozenset[str]] = frozenset({"rows", "cols"})
 
     def fields(self) -> tuple[Field, ...]:
         full, row = (self.rows, self.cols), (self.rows, 1)

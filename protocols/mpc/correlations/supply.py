@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -31,18 +32,24 @@ class PoolSupply:
     opened
         At the client: W - B of every weight by name; the products that depend on it are computed
         ahead as well.
+    prefixes
+        Whether sizes depend on opened numbers: an item may then be taken smaller than planned,
+        left out, or taken out of order by a lane, but never twice. What is left is destroyed.
     """
 
     def __init__(
         self, rank: int, material: RunMaterial, steps: Sequence[Step], *,
-        opened: Mapping[str, Words] | None = None,
+        opened: Mapping[str, Words] | None = None, prefixes: bool = False,
     ) -> None:  # fmt: skip
         self._rank, self._material, self._steps = rank, material, steps
+        self._prefixes = prefixes
         self._opened = opened or {}
         own = Csprng(material.seed)
         self._seeds = Seeds.of_party(rank, own, None)
         self._tags = Tagger(own)
         self._ready: deque[Shares] = deque()
+        self._passed: dict[int, Shares] = {}
+        self._guard = threading.Lock()
         self._made = 0
         self._taken = 0
 
@@ -72,15 +79,35 @@ class PoolSupply:
         return data
 
     def take(self, prim: Primitive, item: int) -> Shares:
-        """Return the shares of the next item; anything else than the planned order is refused."""
-        if item != self._taken or item >= len(self._steps) or self._steps[item].primitive != prim:
+        """Return the shares of the next item; anything else than the plan allows is refused."""
+        if not self._planned(prim, item):
             raise CorrelationExhausted(
                 f"item {item} ({prim.name}) is not what the plan has next; nothing was handed out"
             )
+        with self._guard:
+            while self._taken <= item:
+                at = self._taken
+                self._passed[at] = self._next()
+            return self._steps[item].primitive.cut(prim, self._passed.pop(item))
+
+    def _planned(self, prim: Primitive, item: int) -> bool:
+        if not 0 <= item < len(self._steps):
+            return False
+        planned = self._steps[item].primitive
+        if self._prefixes:
+            return (item >= self._taken or item in self._passed) and planned.covers(prim)
+        return item == self._taken and planned == prim
+
+    def forget_passed(self) -> None:
+        """Destroy what was passed over and will not be taken any more."""
+        self._passed.clear()
+
+    def _next(self) -> Shares:
         self._taken += 1
         return self._ready.popleft() if self._ready else self._make()
 
     def close(self) -> None:
         """Destroy what is left, in memory and on disk."""
         self._ready.clear()
+        self._passed.clear()
         self._material.close()

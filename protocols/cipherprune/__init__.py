@@ -1,0 +1,1 @@
+"""Encrypted token pruning and polynomial reduction on the two-party engine."""

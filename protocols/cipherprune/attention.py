@@ -1,0 +1,207 @@
+"""Attention over pruned rows: one head-batched softmax with an exact and a reduced class.
+
+Everything is called on flat shapes, so that correlations dealt for the largest token count serve
+any smaller one by their prefixes. Masked rows (padding, fillers of a bucket) influence nothing:
+their keys are pushed below the clip of exp, their own probabilities are multiplied by 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from privml.protocols.cipherprune.blocks import BlockMatMul
+from privml.protocols.cipherprune.exp_low import OUT_SCALE as LOW_SCALE
+from privml.protocols.cipherprune.exp_low import ExpLow
+from privml.protocols.mpc import functions as fn
+from privml.protocols.mpc.arithmetic.mul import ScaleRows
+from privml.protocols.mpc.engine import Engine, Part, Val
+from privml.protocols.mpc.nonlinear.maximum import Maximum
+from privml.protocols.mpc.primitive import Words
+
+#: Columns per block of the product with the values.
+BLOCK = 8
+_PAD_MARGIN = 16.5
+_LOW_BITS, _LOW_FACTOR = 14, 16
+_LOW_UNIT = 1 << (33 - 9)
+
+
+Classes = tuple[tuple[str, int, int], ...]
+"""Name, first row and end of each class of rows that is not empty."""
+
+
+def classes(n: int, high: int, *, widest: bool = False) -> Classes:
+    """Cut ``n`` rows into exact and reduced ones; ``widest`` plans both for all rows."""
+    if widest:
+        return ("", 0, n), ("reduced", 0, n)
+    return tuple(c for c in (("", 0, high), ("reduced", high, n)) if c[1] < c[2])
+
+
+def together(parts: list[Val], n: int, *, axis: int = 0) -> Val:
+    """Join the classes' values; of a widest plan, whose parts have all rows, take one."""
+    whole = parts[:1] if parts[0].shape[axis] == n else parts
+    return stacked(whole, axis=axis)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Public sizes of one attention: heads, width, queries, keys, largest keys, query classes."""
+
+    heads: int
+    width: int
+    queries: int
+    keys: int
+    capacity: int
+    classes: Classes
+    causal: bool
+
+
+def attend(
+    e: Engine, qkv: Val, mask: Val | None, s: Shape, *, limit: float, bound: float
+) -> tuple[Val, Val | None]:
+    """Return the context ``(queries, heads * width)`` and the scores of the keys ``(keys,)``.
+
+    A score is the sum of a key's probabilities over heads and query rows, scale 16. With one key
+    the context is its value, nothing is computed and there are no scores.
+
+    Parameters
+    ----------
+    qkv
+        Queries, keys and values side by side, ``(keys, 3 * heads * width)``; the query rows are
+        the leading ones, those of high importance first.
+    mask
+        1 for real rows and 0 for masked ones, ``(keys,)`` at scale 0; ``None`` if all are real.
+    limit
+        Calibrated bound of the attention scores.
+    bound
+        Calibrated bound of the context.
+    """
+    h, w, n, k = s.heads, s.width, s.keys, s.queries
+
+    def part(i: int, rows: int, order: tuple[int, ...], shape: tuple[int, ...]) -> Val:
+        return e.map(qkv, lambda x: x.reshape(n, 3, h, w)[:rows, i].transpose(order), shape)
+
+    if n == 1:
+        value = e.map(qkv, lambda x: x.reshape(1, 3, h * w)[:, 2], (1, h * w))
+        return value.like_bound(bound), None
+    q, keys = part(0, k, (1, 0, 2), (h, k, w)), part(1, n, (1, 2, 0), (h, w, n))
+    with e.scope("scores"):
+        scores = _masked(e, fn.matmul(e, q, keys, bound=limit), mask, s, limit)
+    probs = _softmax(e, scores, mask, s)
+    with e.scope("context"):
+        wide = -(-n // BLOCK) * BLOCK
+        ctx = _padded_product(e, probs, part(2, n, (1, 0, 2), (h, n, w)), wide, bound)
+        ctx = fn.truncate(e, e.reshape(ctx, h * k * w), ctx.scale - fn.F)
+    out = e.map(ctx, lambda x: x.reshape(h, k, w).transpose(1, 0, 2).reshape(k, h * w), (k, h * w))
+    words = None if probs.words is None else probs.words.sum(axis=(0, 1))
+    return out, Val((n,), fn.F, 1.1 * h * k, words)
+
+
+def _masked(e: Engine, scores: Val, mask: Val | None, s: Shape, limit: float) -> Val:
+    """Push masked keys, and in a causal model later ones, below the clip of exp."""
+    drop = 8 * limit + _PAD_MARGIN
+    amount = np.uint64(int(drop * 2.0**scores.scale))
+    bound, words = limit, scores.words
+    if mask is not None:
+        bound += drop
+        if words is not None and mask.words is not None:
+            missing = mask.words - np.uint64(1 if e.rank == 0 else 0)
+            words = words + missing * amount
+    if s.causal:
+        bound += drop
+        if words is not None and e.rank == 0:
+            words = words - amount * _later(s.queries, s.keys)
+    return scores.like(words, shape=scores.shape, bound=bound)
+
+
+def _later(queries: int, keys: int) -> Words:
+    """1 where a query must not see a key: row 0 is the last token, the others are in order."""
+    hidden = np.arange(keys)[None, :] > np.arange(queries)[:, None]
+    hidden[1:, 0] = True
+    hidden[0, :] = False
+    return hidden.astype(np.uint64)
+
+
+def _softmax(e: Engine, scores: Val, mask: Val | None, s: Shape) -> Val:
+    h, k, n = scores.shape
+    with e.scope("max"):
+        top = _row_max(e, e.reshape(scores, h * k, n))
+    x = e.sub(scores, e.reshape(top, h, k, 1))
+
+    def part(name: str, start: int, stop: int) -> Part:
+        return name or "exact", lambda lane: _class(lane, x, mask, (start, stop), s, low=bool(name))
+
+    return together(e.side_by_side([part(*c) for c in s.classes]), k, axis=1)
+
+
+def _class(
+    e: Engine, x: Val, mask: Val | None, rows: tuple[int, int], s: Shape, *, low: bool
+) -> Val:
+    """Probabilities of some query rows, ``(heads, rows, keys)`` at scale 16."""
+    start, stop = rows
+    h, n, k = s.heads, s.keys, stop - start
+    flat = e.map(x, lambda w: w[:, start:stop].reshape(-1), (h * k * n,))
+    with e.scope("exp"):
+        y = _exp_low(e, flat) if low else fn.exp_nonpositive(e, flat)
+    with e.scope("normalise"):
+        y = e.reshape(y, h * k, n)
+        total = e.row_sum(y, bound=s.capacity * 1.01)
+        inv, g = fn.row_power(
+            e, total, -1.0, low=0.98, high=s.capacity * 1.01,
+            factor_scale=_LOW_FACTOR if low else 22, y_scale=_LOW_BITS if low else fn.F,
+        )  # fmt: skip
+        if mask is not None:
+            real = e.map(mask, lambda m: np.tile(m[start:stop], h), (h * k,))
+            inv = fn.mul(e, inv, real)
+        prim = ScaleRows(h * k, n)
+        words = e.apply(prim, y, e.reshape(inv, h * k, 1), e.reshape(g, h * k, 1))
+        z = e.result(words, (h * k, n), scale=y.scale + inv.scale + g.scale, bound=1.1)
+        z = fn.truncate(e, e.reshape(z, h * k * n), z.scale - fn.F, proved=True)
+    return e.reshape(z, h, k, n)
+
+
+def _exp_low(e: Engine, x: Val) -> Val:
+    x = e.scaled(x, 2, more_scale=1)  # the digits of ExpLow begin on a chunk of 4 bits
+    e.need(x, "exp")
+    x = e.add_public(x, np.uint64((1 << 64) - _LOW_UNIT))
+    words = e.apply(ExpLow(x.shape, x.scale - fn.F), x)
+    return e.result(words, x.shape, scale=LOW_SCALE, bound=1.01)
+
+
+def _row_max(e: Engine, x: Val) -> Val:
+    """Maximum over the last axis of ``(rows, n)``; 4 flights for each halving."""
+    e.need(e.scaled(x, 2), "maximum")
+    rows = x.shape[0]
+    while x.shape[1] > 1:
+        half, odd = divmod(x.shape[1], 2)
+        a = _columns(e, x, 0, half)
+        b = _columns(e, x, half, 2 * half)
+        top = e.result(e.apply(Maximum(a.shape), a, b), a.shape, scale=x.scale, bound=x.bound)
+        top = e.reshape(top, rows, half)
+        x = stacked([top, e.map(x, lambda w: w[:, -1:], (rows, 1))], axis=1) if odd else top
+    return e.reshape(x, rows)
+
+
+def _columns(e: Engine, x: Val, start: int, stop: int) -> Val:
+    size = x.shape[0] * (stop - start)
+    return e.map(x, lambda w: w[:, start:stop].reshape(-1), (size,))
+
+
+def stacked(parts: list[Val], *, axis: int = 0) -> Val:
+    """Concatenate values of one scale."""
+    first = parts[0]
+    shape = list(first.shape)
+    shape[axis] = sum(p.shape[axis] for p in parts)
+    known = [p.words for p in parts if p.words is not None]
+    words = np.concatenate(known, axis=axis) if len(known) == len(parts) else None
+    return first.like(words, shape=tuple(shape), bound=max(p.bound for p in parts))
+
+
+def _padded_product(e: Engine, probs: Val, v: Val, wide: int, bound: float) -> Val:
+    """``probs @ v`` with the contraction padded by zeros to whole blocks."""
+    (h, k, n), w = probs.shape, v.shape[2]
+    x = e.map(probs, lambda a: np.pad(a, ((0, 0), (0, 0), (0, wide - n))), (h, k, wide))
+    y = e.map(v, lambda a: np.pad(a, ((0, 0), (0, wide - n), (0, 0))), (h, wide, w))
+    words = e.apply(BlockMatMul(h, k, wide, w, BLOCK), x, y)
+    return e.result(words, (h, k, w), scale=probs.scale + v.scale, bound=bound)

@@ -1,0 +1,277 @@
+"""The pruning step of a layer: compare scores with secret thresholds, keep rows, group by class.
+
+Flights: comparison 3, sorting keys 1, compaction 2; ``bucket`` mode 4 more (the shared counts are
+compared with the grid and only those bits are opened); ``schedule`` mode compares all pairs of
+scores instead of thresholds (3 + 1 flights) and opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from privml.protocols.cipherprune.attention import Classes, classes, stacked
+from privml.protocols.cipherprune.compact import Compact
+from privml.protocols.cipherprune.keys import StableKeys
+from privml.protocols.cipherprune.spec import PruneSpec
+from privml.protocols.mpc import functions as fn
+from privml.protocols.mpc.boolean.compare import Compare, packed
+from privml.protocols.mpc.boolean.logic import BitToRing
+from privml.protocols.mpc.engine import Engine, Val
+from privml.protocols.mpc.fields import Field, Shares
+from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Token rows of a layer; row 0 is protected, rows of high importance come first.
+
+    Attributes
+    ----------
+    x
+        Hidden states ``(n, d)``.
+    high
+        Leading rows that get the exact polynomials.
+    mask
+        1 for real rows, 0 for padding and fillers, ``(n,)`` at scale 0; ``None`` if all are real.
+    widest
+        Whether a plan does not know ``high`` and takes every row for both classes.
+    """
+
+    x: Val
+    high: int
+    mask: Val | None
+    widest: bool = False
+
+    @property
+    def n(self) -> int:
+        """Number of rows, fillers included."""
+        return self.x.shape[0]
+
+    @property
+    def classes(self) -> Classes:
+        """The classes of rows that are not empty."""
+        return classes(self.n, self.high, widest=self.widest)
+
+
+@dataclass(frozen=True)
+class OpenBits(Primitive):
+    """Open ``count`` planes of XOR-shared bits to both parties; used for bucket bits only."""
+
+    count: int
+    words: int
+    name: ClassVar[str] = "open_bits"
+
+    def fields(self) -> tuple[Field, ...]:
+        """Need nothing."""
+        return ()
+
+    def derive(self, free: Shares) -> Mapping[str, Words]:
+        """Derive nothing."""
+        return {}
+
+    def online(self) -> Cost:
+        """Return the declared cost."""
+        return both(8 * self.count * self.words)
+
+    def run(self, ctx: Context, corr: Shares, planes: Words) -> Words:
+        """Return the clear bits."""
+        (out,) = ctx.open_bits(planes)
+        return out
+
+    def simulate(self, masks: Shares, planes: Words) -> Words:
+        """Return the bits."""
+        return planes
+
+
+def prune(
+    e: Engine, spec: PruneSpec, rows: Rows, ctx: Val, scores: Val | None, secret: Words | None, *,
+    layer: int, capacity: int, causal: bool,
+) -> tuple[Rows, Val]:  # fmt: skip
+    """Return the kept rows (``x`` is the residual) and their contexts.
+
+    Parameters
+    ----------
+    ctx
+        Contexts ``(n, d)`` that move with the rows.
+    scores
+        Raw scores ``(n,)`` at scale 16, or ``None`` when there is one row.
+    secret
+        The server's two thresholds of this layer, raw at scale 16; ``None`` at the client.
+    capacity
+        Largest possible number of rows.
+    """
+    if rows.n == 1 or scores is None:
+        return Rows(rows.x, 1, rows.mask), ctx
+    others = e.map(scores, lambda s: s[1:], (rows.n - 1,))
+    if spec.reveal == "schedule":
+        return _by_schedule(e, spec, rows, ctx, others, layer, capacity, causal=causal)
+    bits = 2 if spec.reduce and not causal else 1
+    with e.scope("compare"):
+        planes = _above(e, others, secret, bits)
+        keys, marks = _sort(e, planes, rows.n - 1, bits)
+    widest = e.widest and bits == 2
+    counts = e.map(marks, lambda b: b.reshape(bits, -1).sum(axis=1), (bits,))
+    real = e.map(marks, lambda b: b[: rows.n - 1], (rows.n - 1,))
+    if spec.reveal == "count":
+        return _compacted(e, rows, ctx, keys, None, capacity, counts=counts, widest=widest)
+    kept, high = _bucket(e, spec, counts, rows.n)
+    if bits == 1:
+        high = kept
+        if kept == rows.n:  # nothing to leave out and no class to group
+            marked = e.reshape(_column(e, real), rows.n)
+            return Rows(rows.x, kept, marked), ctx
+    return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high, widest=widest)
+
+
+def _above(e: Engine, scores: Val, secret: Words | None, bits: int) -> Val:
+    """Packed bits 1{score >= threshold}, class-major; the thresholds are the server's."""
+    m = scores.shape[0]
+    words = None
+    if scores.words is not None:
+        words = np.tile(scores.words, (bits, 1))
+        if secret is not None:
+            words = words - secret[:bits, None]
+        words = words.reshape(-1)
+    diff = scores.like(words, shape=(bits * m,), bound=2 * scores.bound)
+    e.need(diff, "pruning score")
+    return _plane(e.apply(Compare((bits * m,)), diff), bits * m)
+
+
+def _plane(words: Words | None, n: int) -> Val:
+    """Wrap the one plane of a comparison of ``n`` values."""
+    return Val((packed(n),), 0, 1.0, None if words is None else words[0])
+
+
+def _sort(e: Engine, planes: Val, n: int, bits: int) -> tuple[Val, Val]:
+    keys, marks = e.apply_pair(StableKeys(n, bits), planes)
+    return (
+        e.result(keys, (n,), scale=0, bound=float(n)),
+        e.result(marks, (bits * n,), scale=0, bound=1.0),
+    )
+
+
+def _bucket(e: Engine, spec: PruneSpec, counts: Val, n: int) -> tuple[int, int]:
+    """Open where the shared counts (without row 0) stand in the grid; 4 flights."""
+    with e.scope("bucket"):
+        prim = Compare(counts.shape, tuple(spec.grid))
+        bits = Val((len(spec.grid), 1), 0, 1.0, e.apply(prim, counts))
+        words = e.apply(OpenBits(*bits.shape), bits)
+    told = None
+    if words is not None:
+        level = [int(((words[:, 0] >> np.uint64(i)) & np.uint64(1)).sum()) for i in range(2)]
+        sizes = [spec.grid[k] if k < len(spec.grid) else n for k in level]
+        told = np.array([min(size, n) for size in sizes], np.uint64)
+    kept, high = e.opened(told, (n, n))
+    return kept, min(high, kept)
+
+
+def _compacted(
+    e: Engine, rows: Rows, ctx: Val, keys: Val, real: Val | None, capacity: int, *,
+    counts: Val | None = None, kept: int = 0, high: int = 0, widest: bool = False,
+) -> tuple[Rows, Val]:  # fmt: skip
+    """Move rows by their keys; row 0 stays in front and out of the shuffle.
+
+    ``real`` marks the rows that are no fillers and moves with them; ``counts`` are opened when the
+    number of kept rows is not fixed before.
+    """
+    n = rows.n
+    if counts is None and kept == 1:
+        first = _rows(e, rows.x, 0, 1), _rows(e, ctx, 0, 1)
+        return Rows(first[0], 1, None), first[1]
+    parts = [ctx, rows.x] if real is None else [ctx, rows.x, _column(e, real)]
+    width = sum(p.shape[1] for p in parts)
+    joined = None
+    if all(p.words is not None for p in parts):
+        joined = np.concatenate([p.words for p in parts if p.words is not None], axis=1)
+    told_size = 0 if counts is None else counts.shape[0]
+    prim = Compact(n - 1, capacity - 1, width, max(kept - 1, 0), told_size)
+    moving = Val((n - 1, width), fn.F, 1.0, None if joined is None else joined[1:])
+    inputs = (moving, keys) if counts is None else (moving, keys, counts)
+    with e.scope("compact"):
+        moved, told = e.apply_pair(prim, *inputs)
+    if counts is not None:
+        plus = None if told is None else told + np.uint64(1)
+        numbers = e.opened(plus, (n,) * told_size)
+        kept, high = numbers[0], min(numbers[0], numbers[-1])
+    tail = _split(e, moved, parts, kept - 1)
+    whole = [stacked([_rows(e, p, 0, 1), t]) for p, t in zip(parts, tail, strict=True)]
+    mask = None if real is None else e.reshape(whole[2], kept)
+    return Rows(whole[1], high, mask, widest), whole[0]
+
+
+def _column(e: Engine, real: Val) -> Val:
+    """Return the marks of all rows as a column; row 0 is real."""
+    n = real.shape[0] + 1
+    words = None
+    if real.words is not None:
+        words = np.zeros((n, 1), np.uint64)
+        words[1:, 0] = real.words
+        words[0, 0] = 1 if e.rank == 0 else 0
+    return Val((n, 1), 0, 1.0, words)
+
+
+def _rows(e: Engine, x: Val, start: int, stop: int) -> Val:
+    return e.map(x, lambda w: w[start:stop], (stop - start, *x.shape[1:]))
+
+
+def _split(e: Engine, moved: Words | None, parts: list[Val], rows: int) -> list[Val]:
+    out, at = [], 0
+    for p in parts:
+        width = p.shape[1]
+        words = None if moved is None else np.ascontiguousarray(moved[:, at : at + width])
+        out.append(p.like(words, shape=(rows, width)))
+        at += width
+    return out
+
+
+def _by_schedule(
+    e: Engine, spec: PruneSpec, rows: Rows, ctx: Val, scores: Val, layer: int, capacity: int, *,
+    causal: bool,
+) -> tuple[Rows, Val]:  # fmt: skip
+    """Keep the k rows of highest score; nothing is opened but a random permutation."""
+    n = rows.n
+    kept, high = (min(k, n) for k in spec.schedule[layer])
+    reduce = spec.reduce and not causal
+    if kept == n and not reduce:
+        return Rows(rows.x, kept, rows.mask), ctx
+    if kept == 1:
+        return _compacted(e, rows, ctx, scores, None, capacity, kept=1, high=1)
+    with e.scope("compare"):
+        keys = _ranks(e, scores)
+        if causal:
+            bits = _plane(e.apply(Compare(keys.shape, (kept - 1,)), keys), n - 1)
+            flip = ~np.uint64(0) if e.rank == 0 else np.uint64(0)
+            below = bits.like(None if bits.words is None else bits.words ^ flip, shape=bits.shape)
+            keys, _ = _sort(e, below, n - 1, 1)
+    mask = rows.mask
+    real = None if mask is None else e.map(mask, lambda m: m[1:], (n - 1,))
+    return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high if reduce else kept)
+
+
+def _ranks(e: Engine, scores: Val) -> Val:
+    """Rank of each score, 0 for the highest; ties go to the earlier row. 4 flights."""
+    m = scores.shape[0]
+    if m == 1:
+        return Val((1,), 0, 1.0, None if scores.words is None else scores.words * np.uint64(0))
+    first, second = np.triu_indices(m, 1)
+    words = scores.words
+    diff = scores.like(
+        None if words is None else words[first] - words[second],
+        shape=(len(first),), bound=2 * scores.bound,
+    )  # fmt: skip
+    e.need(diff, "pruning score")
+    plane = _plane(e.apply(Compare(diff.shape), diff), len(first))
+    ring = e.apply(BitToRing(diff.shape), plane)
+    if ring is None:
+        return Val((m,), 0, float(m))
+    beats = np.zeros((m, m), np.uint64)
+    beats[first, second] = ring
+    loses = beats.sum(axis=1)
+    ranks: Words = beats.sum(axis=0) - loses
+    if e.rank == 0:
+        ranks += np.arange(m - 1, -1, -1, dtype=np.uint64)
+    return Val((m,), 0, float(m), ranks)
