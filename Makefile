@@ -14,7 +14,7 @@ NATIVE := $(wildcard CMakeLists.txt cmake/*) \
 	$(shell find protocols unlearning valuation privml -type f \
 		\( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt \))
 
-.PHONY: help setup demo test test-nightly lint format types docs coverage ci freeze clean distclean
+.PHONY: help setup demo test test-nightly lint format types docs coverage sanitize ci freeze clean distclean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ docs: setup  ## build the documentation into site/, warnings are errors
 
 coverage: setup  ## run the tests and report uncovered lines and branches
 	@$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
+
+sanitize: setup  ## build the native forest with sanitisers, elsewhere, and run its tests
+	@bash .ci/sanitize $(ARGS)
 
 ci: setup  ## everything that decides whether a change is good
 	@bash .ci/run

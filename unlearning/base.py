@@ -13,8 +13,6 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privml._typing import Digest
-
 
 @dataclass(frozen=True)
 class Impact:
@@ -67,5 +65,5 @@ class Unlearner(Protocol):
     def unlearn(self, ids: Iterable[Any]) -> CertificateLike:
         """Forget all ``ids`` or, if one is unknown or repeated, none and raise."""
 
-    def state_digest(self) -> Digest:
-        """Return 32 bytes that are equal exactly if the models are."""
+    def state_digest(self) -> str:
+        """Return 64 hex digits that are equal exactly if the models are."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from forest_data import Rows
 from numpy.typing import NDArray
 
 from privml._native import address
@@ -30,7 +32,7 @@ class Latency:
     ns: NDArray[np.int64]
 
     @staticmethod
-    def of(ns: Sequence[int], *, warm_up: int = WARM_UP) -> Latency:
+    def of(ns: Sequence[int] | NDArray[np.int64], *, warm_up: int = WARM_UP) -> Latency:
         """Return the latency without its first operations, at most a fifth of them."""
         return Latency(np.array(ns[min(warm_up, len(ns) // 5) :], dtype=np.int64))
 
@@ -55,15 +57,20 @@ class Latency:
 
 
 def clock_cost_ns() -> float:
-    """Return what reading the clock adds to every operation, ns; it is not subtracted."""
+    """Return what reading the clock from Python adds to an operation, ns; not subtracted."""
     clock = time.thread_time_ns
     reads = [clock() for _ in range(2001)]
     return float(np.median(np.diff(reads)))
 
 
-def each(work: Callable[[Any], object], items: Iterable[Any]) -> list[int]:
-    """Return the thread CPU ns of ``work(item)`` for every item."""
-    clock, taken = time.thread_time_ns, []
+def each(
+    work: Callable[[Any], object],
+    items: Iterable[Any],
+    *,
+    clock: Callable[[], int] = time.thread_time_ns,
+) -> list[int]:
+    """Return the ns, thread CPU time unless told otherwise, of ``work(item)`` for every item."""
+    taken = []
     for item in items:
         start = clock()
         work(item)
@@ -79,7 +86,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 class NativeCalls:
-    """The forest's C functions with arguments prepared, so that a call adds about a microsecond.
+    """The forest's native operations, timed in a native loop or called with prepared arguments.
 
     Parameters
     ----------
@@ -95,48 +102,55 @@ class NativeCalls:
         core = model._model.core
         if not isinstance(core, _core.ForestCore):
             raise RuntimeError("the native library holds no forest; install it to measure it")
-        self._handle = core._handle
+        self._core, self._handle = core, core._handle
         self._X, self._y = np.ascontiguousarray(X, dtype=np.float32), y.astype(np.int64)
-        self._at, self._step = address(self._X), self._X.strides[0]
-        self._classes = core.stats()["classes"]
-        self._out = np.zeros(max(self._classes, 1))
+        self._out = np.zeros(max(core.stats()["classes"], 1))
         self._change = np.zeros(16, dtype=np.int64)
-        self._to, self._changes = address(self._out), address(self._change)
 
-    def query(self, rows: Sequence[int]) -> list[int]:
+    def run(
+        self, operations: Sequence[tuple[str, int, int]], ids: Sequence[int] | Rows = ()
+    ) -> NDArray[np.int64]:
+        """Return the ns of each operation, in a native loop; see ``ForestCore.run_program``."""
+        records = _records(np.asarray(ids, dtype=np.int64))
+        return self._core.run_program(operations, self._X, self._y, records)
+
+    def query(self, rows: Sequence[int]) -> NDArray[np.int64]:
         """Return the ns of a prediction for each row of `X`, one at a time."""
-        call, handle, to, classes = (
-            _core._function("predict"),
-            self._handle,
-            self._to,
-            self._classes,
-        )
-        at, step = self._at, self._step
-        return each(lambda i: _ok(call(handle, 1, at + i * step, to, classes, 1)), rows)
+        return self.run([("query", row, 0) for row in rows])
 
-    def delete(self, ids: NDArray[np.intp]) -> list[int]:
+    def delete(self, ids: Rows) -> NDArray[np.int64]:
         """Return the ns of deleting each id, one at a time."""
-        call, handle, changes = _core._function("unlearn"), self._handle, self._changes
-        records = _records(ids)
-        places = range(address(records), address(records) + records.nbytes, 24)
-        return each(lambda at: _ok(call(handle, 1, at, changes)), places)
+        return self.run([("delete", 0, place) for place in range(len(ids))], ids)
 
-    def add(self, rows: Sequence[int], ids: NDArray[np.intp]) -> list[int]:
-        """Return the ns of learning rows of `X` under the ids, one at a time."""
-        call, handle, changes = _core._function("learn"), self._handle, self._changes
-        records, y = _records(ids), address(self._y)
-        first, at, step = address(records), self._at, self._step
-        items = [(at + r * step, y + 8 * r, first + 24 * i) for i, r in enumerate(rows)]
-        return each(lambda item: _ok(call(handle, 1, *item, changes)), items)
+    def query_wall(self, rows: Sequence[int]) -> list[int]:
+        """Return the wall ns of a prediction for each row of `X`, called from Python."""
+        call, at, step = _core._function("predict"), address(self._X), self._X.strides[0]
+        fixed = address(self._out), len(self._out), 1
+        return each(
+            lambda i: _ok(call(self._handle, 1, at + i * step, *fixed)),
+            rows,
+            clock=time.perf_counter_ns,
+        )
 
-    def delete_batch(self, ids: NDArray[np.intp]) -> int:
+    def delete_batch(self, ids: Rows) -> int:
         """Return the ns of deleting all ids in one call."""
-        call, records = _core._function("unlearn"), _records(ids)
-        arguments = self._handle, len(ids), address(records), self._changes
-        return each(lambda given: _ok(call(*given)), [arguments])[0]
+        call, records, changes = _core._function("unlearn"), _records(ids), address(self._change)
+        given = self._handle, len(ids), address(records), changes
+        return each(lambda arguments: _ok(call(*arguments)), [given])[0]
+
+    def delete_eagerly(self, ids: Rows) -> list[int]:
+        """Return the ns of deleting each id and at once making every decision put off by it."""
+        call, changes, records = _core._function("unlearn"), address(self._change), _records(ids)
+        resolve, done = _core._function("resolve"), ctypes.byref(ctypes.c_int32())
+
+        def work(at: int) -> None:
+            _ok(call(self._handle, 1, at, changes))
+            _ok(resolve(self._handle, -1, 1, done))
+
+        return each(work, range(address(records), address(records) + records.nbytes, 24))
 
 
-def _records(ids: NDArray[np.intp]) -> NDArray[np.uint64]:
+def _records(ids: Rows) -> NDArray[np.uint64]:
     records = default_ids(len(ids))
     records[:, 1] = ids
     return records

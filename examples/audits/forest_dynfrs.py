@@ -20,7 +20,8 @@ prints one JSON object::
 
 ``train_ns`` and every entry of the lists are thread CPU time (``CLOCK_THREAD_CPUTIME_ID``), not cut
 to microseconds; ``rss_bytes`` is the growth of resident memory by training; ``scores`` are the
-predicted probabilities of class 1 for all rows of TEST, ``[]`` in mode ``alternate``.
+predicted probabilities of class 1 for all rows of TEST, ``[]`` in mode ``alternate``. A text
+``"build"`` may say how it was compiled; it is shown with the figures.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def measure(binary: Path, case: Case, files: list[str]) -> Figures:
         raise DynfrsFailed(f"{binary.name} printed something unexpected: {error!r}") from error
     if len(clean["delete_ns"]) != len(case.doomed):
         raise DynfrsFailed(f"{binary.name} timed {len(clean['delete_ns'])} deletions")
-    return Figures(value, {kind: latency.as_dict() for kind, latency in kinds.items()})
+    detail: dict[str, object] = {kind: latency.as_dict() for kind, latency in kinds.items()}
+    return Figures(value, detail | {"build": str(clean.get("build", "not stated"))})
 
 
 def _run(binary: Path, mode: str, case: Case, files: list[str]) -> dict:

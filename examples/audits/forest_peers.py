@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def peers_section(report: Report, options: Options, ours: Mapping[str, Figures])
         wanted = [peer for peer in peers if (name, peer) not in SLOW]
         with report.section(f"retraining on {name}", *(f"retrain.{name}.{p}" for p in wanted)):
             for peer in wanted:
-                bar = _retrained(report, options, case, peer, ours[name])
+                bar = retrained(report, options, case, peer, ours[name])
                 report.add(bar)
                 if "train_cpu_s" in bar.detail:
                     reference = RETRAIN_S[name][RETRAINED.index(peer)]
@@ -105,7 +106,10 @@ def _without_dare(names: list[str], ours: Mapping[str, Figures], reason: str) ->
     return [first, *each]
 
 
-def _retrained(report: Report, options: Options, case: Case, peer: str, ours: Figures) -> Bar:
+def retrained(
+    report: Report, options: Options, case: Case | SimpleNamespace, peer: str, ours: Figures
+) -> Bar:
+    """Return how many of our deletions one retraining by the peer takes; see ``RETRAINED``."""
     name = f"retrain.{case.name}.{peer}"
     report.progress(f"  {peer}")
     if peer == "lightgbm":
@@ -134,7 +138,7 @@ def _lightgbm(options: Options, report: Report) -> Path:
     return obtain(LIGHTGBM, options.peer_dir, create=options.peers, progress=report.progress)
 
 
-def _worker(python: Path, script: str, case: Case, **more: int) -> dict[str, Any]:
+def _worker(python: Path, script: str, case: Case | SimpleNamespace, **more: int) -> dict[str, Any]:
     """Run a peer on the case's rows and return what it printed.
 
     Raises

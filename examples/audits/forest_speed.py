@@ -7,10 +7,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import forest_data as data
+import forest_modes as modes
 import numpy as np
-from forest_clock import Latency, NativeCalls, cpu_seconds, each
+from forest_clock import Latency, NativeCalls, cpu_seconds
 from forest_settings import SPEED, estimator
 from sklearn.metrics import accuracy_score, roc_auc_score
 
@@ -28,9 +30,10 @@ class Figures:
     value
         By name: ``train_s`` CPU s, ``memory_mb`` resident growth, ``query_us`` clean one-row query,
         ``delete_us`` without queries between, ``delete_then_us`` and ``query_after_us`` in turn,
-        ``accuracy``, ``auc``; ours also stream, batch and Python figures.
+        ``accuracy``, ``auc``; ours also ``resolve_ms``, the CPU time of all decisions that the
+        deletions put off, and the figures of :mod:`forest_modes`, us.
     detail
-        Quantiles by kind of operation.
+        Quantiles by figure.
     """
 
     value: dict[str, float]
@@ -58,38 +61,38 @@ class Case:
         self.doomed = draw.permutation(len(train))[:operations]
         self.asked = draw.integers(0, len(test), operations).tolist()
 
-    def fitted(self, seed: int) -> tuple[object, float]:
+    def fitted(self, seed: int) -> tuple[Any, float]:
         """Return a fitted forest and the CPU seconds of fitting."""
         model = estimator(self.train, self.settings, random_state=seed)
         return model, cpu_seconds(lambda: model.fit(self.train.X, self.train.y))
 
 
-def measure(case: Case, seed: int, *, whole: bool = True) -> Figures:
-    """Return our figures: a fresh forest for each mode.
-
-    Parameters
-    ----------
-    case
-        What to measure on.
-    seed
-        Key of the forests.
-    whole
-        Also measure streams, batches and calls through Python, which no peer is compared on.
-    """
+def measure(case: Case, seed: int) -> Figures:
+    """Return our figures: a fresh forest under the key of `seed` for each mode."""
     fits: list[float] = []
 
-    def fresh() -> tuple[object, NativeCalls]:
+    def fresh() -> tuple[Any, NativeCalls]:
         model, seconds = case.fitted(seed)
         fits.append(seconds)
         return model, NativeCalls(model, case.test.X, _codes(model, case))
 
-    value, detail = _delete_only(case, fresh)
-    for part in (_alternate, _stream, _batch, _python)[: 4 if whole else 1]:
-        more, kinds = part(case, fresh)
+    draw = data.SEED.child(case.name, "modes")
+    order = draw.generator().permutation(len(case.train.y))
+    questions = [case.test.X[i : i + 1] for i in case.asked]
+    parts = (
+        _delete_only(case, fresh),
+        _alternate(case, fresh),
+        modes.streams(fresh, case.doomed, len(order), len(case.test.y), draw),
+        modes.eager(fresh, case.doomed),
+        modes.batches(fresh, order),
+        modes.python(fresh, case.doomed, questions),
+    )
+    value: dict[str, float] = {}
+    detail: dict[str, object] = {"train_cpu_s": [round(s, 4) for s in fits]}
+    for more, figures in parts:
         value |= more
-        detail |= kinds
-    value["train_s"] = float(np.median(fits))
-    return Figures(value, detail | {"train_cpu_s": [round(s, 4) for s in fits]})
+        detail |= figures
+    return Figures(value | {"train_s": float(np.median(fits))}, detail)
 
 
 def memory(name: str) -> dict[str, object]:
@@ -100,11 +103,11 @@ def memory(name: str) -> dict[str, object]:
     return dict(json.loads(done.stdout))
 
 
-def _codes(model: object, case: Case) -> np.ndarray:
-    return model._model.labels.encode(case.test.y)[1]  # type: ignore[attr-defined]
+def _codes(model: Any, case: Case) -> np.ndarray:  # noqa: ANN401
+    return model._model.labels.encode(case.test.y)[1]
 
 
-def _delete_only(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]]:  # noqa: ANN001
+def _delete_only(case: Case, fresh: modes.Fresh) -> modes.Measured:
     model, calls = fresh()
     proba = model.predict_proba(case.test.X)[:, 1]
     query = Latency.of(calls.query(case.asked))
@@ -112,53 +115,24 @@ def _delete_only(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]
     value = {
         "query_us": query.mean_us,
         "delete_us": delete.mean_us,
+        "deletions": len(case.doomed),
+        "resolve_ms": cpu_seconds(model.resolve) * 1e3,
         "accuracy": float(accuracy_score(case.test.y, proba > 0.5)),
         "auc": float(roc_auc_score(case.test.y, proba)),
     }
-    return value, {"query": query.as_dict(), "delete": delete.as_dict()}
+    detail = {"query_us": query.as_dict(), "delete_us": delete.as_dict()}
+    return value, {key: figures | modes.NATIVE for key, figures in detail.items()}
 
 
-def _alternate(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]]:  # noqa: ANN001
-    _, calls = fresh()
-    deletes: list[int] = []
-    queries: list[int] = []
-    for i, row in zip(case.doomed, case.asked, strict=True):
-        deletes += calls.delete(np.array([i]))
-        queries += calls.query([row])
-    first, then = Latency.of(deletes), Latency.of(queries)
+def _alternate(case: Case, fresh: modes.Fresh) -> modes.Measured:
+    operations: list[tuple[str, int, int]] = []
+    for place, row in enumerate(case.asked):
+        operations += [("delete", 0, place), ("query", row, 0)]
+    ns = fresh()[1].run(operations, case.doomed)
+    first, then = Latency.of(ns[::2]), Latency.of(ns[1::2])
     value = {"delete_then_us": first.mean_us, "query_after_us": then.mean_us}
-    return value, {"delete_before_query": first.as_dict(), "query_after_delete": then.as_dict()}
-
-
-def _stream(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]]:  # noqa: ANN001
-    """Add, delete and ask 1 : 1 : 2; the rows added are test rows under new ids."""
-    _, calls = fresh()
-    taken: dict[str, list[int]] = {"add": [], "delete": [], "query": []}
-    start, count = len(case.train.y), min(case.operations, len(case.test.y))
-    for i in range(count):
-        taken["add"] += calls.add([i], np.array([start + i]))
-        taken["delete"] += calls.delete(case.doomed[i : i + 1])
-        taken["query"] += calls.query([case.asked[i], case.asked[-1 - i]])
-    kinds = {kind: Latency.of(ns) for kind, ns in taken.items()}
-    value = {f"stream_{kind}_us": latency.mean_us for kind, latency in kinds.items()}
-    return value, {f"stream_{kind}": latency.as_dict() for kind, latency in kinds.items()}
-
-
-def _batch(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]]:  # noqa: ANN001
-    model, calls = fresh()
-    ns = calls.delete_batch(case.doomed)
-    resolve_s = cpu_seconds(model.resolve)
-    rows = len(case.doomed)
-    return {"batch_us": ns / 1e3 / rows}, {"batch": {"rows": rows, "resolve_cpu_s": resolve_s}}
-
-
-def _python(case: Case, fresh) -> tuple[dict[str, float], dict[str, object]]:  # noqa: ANN001
-    model, _ = fresh()
-    rows = [case.test.X[i : i + 1] for i in case.asked]
-    query = Latency.of(each(model.predict_proba, rows))
-    delete = Latency.of(each(model.unlearn, [[i] for i in case.doomed.tolist()]))
-    value = {"python_delete_us": delete.mean_us, "python_query_us": query.mean_us}
-    return value, {"python_delete": delete.as_dict(), "python_query": query.as_dict()}
+    detail = {"delete_then_us": first.as_dict(), "query_after_us": then.as_dict()}
+    return value, {key: figures | modes.NATIVE for key, figures in detail.items()}
 
 
 def seed_number(seed: ScienceSeed) -> int:

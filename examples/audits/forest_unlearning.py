@@ -17,7 +17,9 @@ import sys
 from forest_accuracy import accuracy_section
 from forest_bars import speed_section
 from forest_equality import equality_section
+from forest_forgetting import forgetting_section
 from forest_peers import peers_section
+from forest_readers import readers_section
 from forest_scale import scale_section
 from frame import Options, Report, run
 
@@ -29,7 +31,9 @@ def audit(report: Report, options: Options) -> None:
     ours = speed_section(report, options)
     peers_section(report, options, ours)
     equality_section(report, options)
+    forgetting_section(report, options)
     accuracy_section(report, options)
+    readers_section(report, options)
     scale_section(report, options)
 
 

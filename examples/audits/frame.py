@@ -133,6 +133,8 @@ class Options:
         Threads of each party.
     programs
         Programs of peers that the user named, by flag.
+    paths
+        Files and folders of inputs that the user named, by flag.
     """
 
     json: bool = False
@@ -141,6 +143,7 @@ class Options:
     peer_dir: Path = field(default_factory=default_root)
     threads: int = 1
     programs: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
 
     def repeats(self, full: int = 5, quick: int = 3) -> int:
         """Return the number of timed runs."""
@@ -201,8 +204,9 @@ def parse(
     argv: Sequence[str] | None = None,
     *,
     programs: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
 ) -> Options:
-    """Read the flags that all audits share, and a path for each of `programs`."""
+    """Read the flags that all audits share, and a path for each of `programs` and `paths`."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, below 50 s")
@@ -215,7 +219,7 @@ def parse(
         help="folder for the peers' environments (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per party")
-    for name, about in (programs or {}).items():
+    for name, about in {**(programs or {}), **(paths or {})}.items():
         parser.add_argument(f"--{name}", type=Path, metavar="PATH", help=about)
     given = parser.parse_args(argv)
     if given.threads < 1:
@@ -224,7 +228,13 @@ def parse(
     for name, path in named.items():
         if not path.is_file():
             parser.error(f"--{name}: there is no file {path}")
-    return Options(given.json, given.quick, given.peers, given.peer_dir, given.threads, named)
+    inputs = {name: getattr(given, name) for name in paths or {} if getattr(given, name)}
+    for name, path in inputs.items():
+        if not path.exists():
+            parser.error(f"--{name}: there is no {path}")
+    return Options(
+        given.json, given.quick, given.peers, given.peer_dir, given.threads, named, inputs
+    )
 
 
 def run(
@@ -233,6 +243,7 @@ def run(
     argv: Sequence[str] | None = None,
     *,
     programs: Mapping[str, str] | None = None,
+    paths: Mapping[str, str] | None = None,
 ) -> int:
     """Run an audit from the command line and print its report.
 
@@ -246,13 +257,15 @@ def run(
         Arguments; None for those of the process.
     programs
         Flags that name a peer's program by path, and their help.
+    paths
+        Flags that name a file or folder to read, and their help.
 
     Returns
     -------
     int
         Exit status: 0, also if bars fail; 1 if a section of the script broke.
     """
-    options = parse(description, argv, programs=programs)
+    options = parse(description, argv, programs=programs, paths=paths)
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(options.threads))
     before = environment(threads=options.threads)

@@ -16,10 +16,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from product_party import Model, encoder_of
+from product_party import Model, encoder_of, pool_path, secret_spec
 
 from privml.backbones import Encoded, Encoder
 from privml.protocols import mpc
+from privml.protocols.mpc.correlations import layout
+from privml.protocols.mpc.fields import Seeds
+from privml.rng import Csprng
+from privml.storage import fs
 from privml.testing.netem import Link
 from privml.transport.identity import Identity
 
@@ -53,6 +57,8 @@ class Measured:
         What the client learnt, ``(rows, output_dim)``.
     counts
         Rows kept and rows of high importance after each layer but the last, of a pruned run.
+    length
+        Rows that a pruned run began with.
     """
 
     online_s: float
@@ -64,6 +70,7 @@ class Measured:
     scopes: Mapping[str, Mapping[str, float]]
     output: NDArray[np.float64]
     counts: Sequence[Sequence[int]] = ()
+    length: int = 0
 
 
 @lru_cache(maxsize=2)
@@ -132,7 +139,7 @@ class Product:
         self, model: Model, *, n: int, rows: int = 1, per_pool: int = 8,
         spec: mpc.Spec | None = None,
     ) -> None:  # fmt: skip
-        self.private = mpc.PrivateModel(_encoder(model), spec)
+        self.private = mpc.PrivateModel(_encoder(model), secret_spec(spec or mpc.Spec(), model))
         self.encoder: Encoder = self.private.encoder
         self.plan = self.private.plan(n=n, rows=rows)
         self._runs = max(1, min(per_pool, POOL_BYTES // max(self.plan.cost.corrections, 1)))
@@ -140,6 +147,7 @@ class Product:
         self._deal_s = 0.0
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privml-audit-")))
+            self._folder = folder
             self._write(folder, model)
             parties = [_Process(role, folder) for role in ("deal", "server", "client")]
             self._dealer, self._server, self._client = parties
@@ -167,7 +175,12 @@ class Product:
             (folder / f"{name}.pin").write_text(identity.fingerprint, encoding="ascii")
 
     def _deal(self) -> None:
-        """Deal for some more runs, while the parties wait."""
+        """Deal for some more runs, while the parties wait without the spent pool."""
+        if self._left:
+            return
+        for party in (self._server, self._client):
+            party.tell(spent=True)
+            party.heard()
         self._pools += 1
         self._dealer.tell(pool=self._pools, runs=self._runs)
         self._deal_s += float(self._dealer.heard()["seconds"])
@@ -175,6 +188,18 @@ class Product:
             party.tell(pool=self._pools)
             party.heard()
         self._left = self._runs
+
+    def keys(self) -> Seeds:
+        """Return the keys of the next run, as only a dealer has them: from both parties' pools."""
+        self._deal()
+        index, runs, setup = self._runs - self._left, [], b""
+        for role in ("server", "client"):
+            with fs.File.open(pool_path(self._folder, role, self._pools)) as file:
+                header, digest = layout.decode_header(file.read_at(0, layout.HEADER_BYTES))
+                entry = file.read_at(layout.Layout.entry(index), layout.ENTRY_BYTES)
+            runs.append(Csprng(bytes(layout.decode_entry(entry, digest, index) or b"")))
+            setup = setup or bytes.fromhex(header.setup)
+        return Seeds((runs[0], runs[1]), Csprng(setup))
 
     def run(self, batch: Encoded, *, link: Link | None = None) -> Measured:
         """Run once, over an emulated link if one is given.
@@ -184,8 +209,7 @@ class Product:
         PartyEnded
             A process ended before it answered.
         """
-        if not self._left:
-            self._deal()
+        self._deal()
         self._left -= 1
         over = {} if link is None else {"link": [link.name, link.bits_per_s, link.rtt_s]}
         self._server.tell(**over)
@@ -202,6 +226,7 @@ class Product:
             scopes=bill["by_op"]["scopes"],
             output=np.array(mine["output"]),
             counts=bill["counts"],
+            length=bill["length"],
         )
 
     def close(self) -> None:

@@ -58,11 +58,12 @@ class Model:
 
 def encoder_of(model: Model) -> Encoder:
     """Return the model's encoder; loads torch."""
-    from privml.backbones import load_encoder, random_encoder
+    from privml.backbones import load_encoder, random_decoder, random_encoder
 
     if model.name:
         return load_encoder(model.name)
-    return random_encoder(
+    build = random_decoder if model.decoder else random_encoder
+    return build(
         layers=model.layers, hidden=model.hidden, heads=model.heads, ffn=model.ffn,
         vocab=model.vocab, max_positions=model.positions,
     )  # fmt: skip
@@ -110,7 +111,7 @@ def deal(folder: Path, plan: mpc.Plan) -> None:
 
 
 class Pools:
-    """The pool of one party that is in use; opening the next one removes it."""
+    """The pool of one party that is in use, closed and removed before the next one is dealt."""
 
     def __init__(self, folder: Path, role: str, plan: mpc.Plan) -> None:
         self._folder, self._role, self._plan = folder, role, plan
@@ -122,9 +123,17 @@ class Pools:
         """The pool opened last."""
         return self._open[-1][1]
 
-    def switch(self, index: int) -> None:
-        """Open the pool with this number."""
+    def obey(self, command: dict[str, object]) -> bool:
+        """Open the pool that the command names, or remove a spent one; false for a run."""
+        if "pool" not in command and "spent" not in command:
+            return False
         self.close()
+        if "pool" in command:
+            self._switch(int(str(command["pool"])))
+        answer(ready=True)
+        return True
+
+    def _switch(self, index: int) -> None:
         path = pool_path(self._folder, self._role, index)
         pool = mpc.Pool.open(path, plan_digest=self._plan.digest, used=self._used)
         self._open.append((path, pool))
@@ -149,9 +158,7 @@ def server(folder: Path, plan: mpc.Plan, model: Model) -> None:
         stack.callback(pools.close)
         answer(port=listener.port)
         for command in commands():
-            if "pool" in command:
-                pools.switch(int(str(command["pool"])))
-                answer(ready=True)
+            if pools.obey(command):
                 continue
             channel = through(listener.accept(DEADLINE_S), command)
             with mpc.ServerRun(
@@ -171,9 +178,7 @@ def client(folder: Path, plan: mpc.Plan) -> None:
         stack.callback(pools.close)
         answer(ready=True)
         for command in commands():
-            if "pool" in command:
-                pools.switch(int(str(command["pool"])))
-                answer(ready=True)
+            if pools.obey(command):
                 continue
             batch = Encoded.of(
                 np.array(command["ids"], np.int64), np.array(command["mask"], np.bool_)

@@ -13,9 +13,11 @@ from privml._cli.output import Output
 if TYPE_CHECKING:
     from privml._cli.inputs import Question
 
+_ABOUT = "Encrypted inference between two parties; forests that forget (from Python, see demo)."
+
 app = typer.Typer(
     name="privml",
-    help="Encrypted inference of transformer encoders between two parties.",
+    help=_ABOUT,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -66,16 +68,21 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")
     ] = False,
 ) -> None:
-    """Encrypted inference of transformer encoders between two parties."""
+    """Encrypted inference between two parties; forests that forget (from Python, see demo)."""
 
 
 @app.command()
-def demo(json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Classify a few sentences that the model's owner never sees."""
+def demo(
+    only: Annotated[
+        Literal["inference", "forest"] | None, typer.Option(help="One act [default: both].")
+    ] = None,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """See a private answer, and a forest that forgets a patient."""
     from privml._cli import demo as verb
 
     with Output() as out:
-        verb.run(out)
+        verb.run(out, only)
 
 
 @app.command()

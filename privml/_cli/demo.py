@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from rich.text import Text
 
@@ -10,12 +10,18 @@ import privml
 from privml._cli.acts import ACTS
 from privml._cli.output import Output
 
+Only: TypeAlias = Literal["inference", "forest"]
+NAMES: Final[dict[Only, str]] = {"inference": "private_inference", "forest": "forgetting"}
+"""Acts as ``--only`` names them."""
 
-def run(out: Output) -> None:
-    """Perform every act and print one document."""
+
+def run(out: Output, only: Only | None = None) -> None:
+    """Perform every act, or one, and print one document."""
+    wanted = [act for act in ACTS if only is None or act.name == NAMES[only]]
     sections: dict[str, Any] = {}
-    for act in ACTS:
+    for act in wanted:
         out.detail(Text(act.title, style="bold underline"))
         sections[act.name] = act.perform(out)
     out.document({"ok": True, "version": privml.__version__, "acts": sections})
-    out.detail(Text('your own text: privml infer --text "..." --labels a,b,c'))
+    if only != "forest":
+        out.detail(Text('your own text: privml infer --text "..." --labels a,b,c'))

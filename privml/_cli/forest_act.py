@@ -49,7 +49,7 @@ def _measure(out: Output) -> dict[str, Any]:
     oracle = clone(model).set_params(key=model.key_).fit(X[others], y[others], ids=kept)
     retrained = time.perf_counter()
     fresh = oracle.predict_proba(X)
-    digests = model.state_digest().hex(), oracle.state_digest().hex()
+    digests = model.state_digest(), oracle.state_digest()
     more, seconds = others[:MORE], []
     for i in more:
         start = time.perf_counter()

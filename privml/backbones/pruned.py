@@ -217,7 +217,9 @@ def _attend(layer: LayerBlock, x: Tensor, state: _State, see: Observer) -> tuple
     rows, n, _ = x.shape
     qkv = layer.qkv.run(layer.attn_norm.run(x, see) if layer.pre_norm else x, see)
     q, k, v = qkv.view(rows, n, 3, layer.heads, layer.head_dim).permute(2, 0, 3, 1, 4)
-    scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(layer.head_dim)  # (B, H, n, n)
+    scores = q @ k.transpose(-1, -2)  # (B, H, n, n)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = scores / math.sqrt(layer.head_dim)
     see(f"{layer.name}.scores", scores)
     scores = scores + _key_weights(state)
     shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
@@ -259,7 +261,8 @@ def _head(encoder: Encoder, x: Tensor, states: list[_State], see: Observer) -> T
     if encoder.config.pooling == "mean" and kept.dtype != torch.bool:
         norm = encoder.final_norm
         x = x if norm is None else norm.run(x, see)
-        x = torch.einsum("bnd,bn->bd", x, kept) / kept.sum(dim=1, keepdim=True)
+        weights = kept.to(x.dtype)
+        x = torch.einsum("bnd,bn->bd", x, weights) / weights.sum(dim=1, keepdim=True)
         see("pool", x)
         return F.normalize(x, dim=-1, eps=NORM_FLOOR) if encoder.config.normalize else x
     whole = encoder.config.pooling != "mean"

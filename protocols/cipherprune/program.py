@@ -67,6 +67,11 @@ class PrunedProgram(Program):
         """Whether the head reads row 0 only, so that the last layer has one query."""
         return self.config.pooling != "mean"
 
+    @property
+    def reduces(self) -> bool:
+        """Whether rows may have cheap polynomials; both GELUs then have one scale."""
+        return self.prune.reduce and not self.config.causal
+
     def run(self, e: Engine, params: Mapping[str, Known], inputs: Inputs) -> Val:
         """Interpret the program; the result is open to the client only."""
         n = inputs.length or self.length
@@ -144,11 +149,8 @@ class PrunedProgram(Program):
         hidden = self._linear(r, f"{name}.ffn_in", inner, c.ffn, fn.GELU_SCALE)
         with e.scope(f"{name}.ffn_act"):
             parts = e.side_by_side([self._gelu(hidden, *kind) for kind in rows.classes])
-        parts = [
-            self._linear(r, f"{name}.ffn_out", part, c.hidden, kind=kind)
-            for part, (kind, _, _) in zip(parts, rows.classes, strict=True)
-        ]
-        y = e.add(together(parts, rows.n), total).like_bound(self.bound(f"{name}.ffn_sum"))
+        out = self._linear(r, f"{name}.ffn_out", together(parts, rows.n), c.hidden)
+        y = e.add(out, total).like_bound(self.bound(f"{name}.ffn_sum"))
         if not c.pre_norm:
             y = self._norm(r, f"{name}.ffn_norm", f"{name}.ffn_sum", y)
         return replace(rows, x=y)
@@ -159,7 +161,7 @@ class PrunedProgram(Program):
         def body(e: Engine) -> Val:
             x = e.map(hidden, lambda w: w[start:stop], (stop - start, hidden.shape[1]))
             if not kind:
-                return fn.gelu(e, x, self.spec.gelu)
+                return fn.gelu(e, x, self.spec.gelu, out_scale=LOW_SCALE if self.reduces else fn.F)
             words = e.apply(GeluLow(x.shape), x)
             return e.result(words, x.shape, scale=LOW_SCALE, bound=x.bound + 0.1)
 
@@ -211,12 +213,13 @@ class PrunedProgram(Program):
             raise AssertionError("internal error in privml: a norm without a value")
         return out
 
-    def _linear(
-        self, r: Running, name: str, x: Val, m: int, out_scale: int = fn.F, *, kind: str = ""
-    ) -> Val:
-        with r.engine.scope(f"{name}{kind and '.' + kind}"):
+    def _linear(self, r: Running, name: str, x: Val, m: int, out_scale: int = fn.F) -> Val:
+        known = r.params[name]
+        if known.bias is not None and x.scale > fn.F:  # the bias has the product's scale
+            known = Known(known.weight, known.bias << np.uint64(x.scale - fn.F))
+        with r.engine.scope(name):
             return fn.linear(
-                r.engine, x, r.params[name], name=name, m=m, weight_scale=self.spec.weight_bits,
+                r.engine, x, known, name=name, m=m, weight_scale=self.spec.weight_bits,
                 out_scale=out_scale, bound=self.bound(name),
             )  # fmt: skip
 

@@ -121,7 +121,7 @@ def prune(
     kept, high = _bucket(e, spec, counts, rows.n)
     if bits == 1:
         high = kept
-        if kept == rows.n:  # nothing to leave out and no class to group
+        if kept == rows.n and not e.widest:  # nothing to leave out and no class to group
             marked = e.reshape(_column(e, real), rows.n)
             return Rows(rows.x, kept, marked), ctx
     return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high, widest=widest)

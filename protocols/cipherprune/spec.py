@@ -12,7 +12,7 @@ Reveal = Literal["bucket", "count", "schedule"]
 
 #: Token counts that ``bucket`` mode may reveal.
 GRID = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
-_MAX_TOKENS = 1 << 16
+_MAX_TOKENS, _MAX_GRID = 1 << 16, 64
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class PruneSpec:
             problems.append(f"reveal = {self.reveal!r}: choose bucket, count or schedule")
         if not self.grid or any(a >= b for a, b in zip((0, *self.grid), self.grid, strict=False)):
             problems.append(f"grid = {self.grid}: give increasing token counts from 1 on")
+        problems += outside("entries of grid", len(self.grid), 1, _MAX_GRID)
         problems += outside("reference", self.reference, 1, _MAX_TOKENS)
         if (self.reveal == "schedule") != bool(self.schedule):
             problems.append("a schedule belongs to reveal='schedule', and only to it")

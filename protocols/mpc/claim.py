@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from privml.errors import ParameterError
+from privml.protocols.cipherprune.leakage import FIXED, Opened
 
 #: What each source of correlated randomness assumes.
 SOURCES: Final = {"dealer": "dealer(third party, off line, no collusion)"}
@@ -28,11 +29,14 @@ class SecurityClaim:
         ``"released"`` or ``"private"``.
     failure_prob
         Probability that any truncation or comparison of one inference is wrong.
+    opened
+        What token pruning opens to both parties; ``None`` without pruning.
     """
 
     source: str
     embedding: str
     failure_prob: float
+    opened: Opened | None = None
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
@@ -41,10 +45,11 @@ class SecurityClaim:
             )
 
     def __str__(self) -> str:
-        return (
+        claim = (
             f"2pc semi-honest, static, security with abort | {SOURCES[self.source]} | "
             f"embedding={self.embedding} | lambda=128"
         )
+        return claim if self.opened is None else f"{claim} | reveal={self.opened.reveal}"
 
     @property
     def failure(self) -> str:
@@ -61,10 +66,14 @@ class SecurityClaim:
             if self.embedding == "released"
             else "client: nothing of the embedding tables"
         )
+        server = "batch size and padded length; nothing of the text, its length or the result"
+        more, network = "", FIXED
+        if self.opened is not None:
+            server, more, network = self.opened.server, self.opened.client, self.opened.network
         return (
-            "server: batch size and padded length; nothing of the text, its length or the result",
-            "client: architecture, calibrated ranges, its own result",
+            f"server: {server}",
+            f"client: architecture, calibrated ranges, its own result{more}",
             tables,
             _DEALER,
-            "network: sizes and times, fixed by the plan",
+            f"network: {network}",
         )

@@ -66,13 +66,13 @@ def linear(
     return e.result(words, (n, m), scale=out_scale, bound=bound)
 
 
-def gelu(e: Engine, x: Val, variant: str) -> Val:
-    """GELU from scale 12 to scale 16; 5 flights."""
-    e.need(Val(x.shape, max(F, x.scale), x.bound), "GELU")
+def gelu(e: Engine, x: Val, variant: str, *, out_scale: int = F) -> Val:
+    """GELU from scale 12 to scale 16, or another one; 5 flights."""
+    e.need(Val(x.shape, max(out_scale, x.scale), x.bound), "GELU")
     if x.scale != GELU_SCALE:
         raise ParameterError(f"GELU takes {GELU_SCALE} fractional bits, not {x.scale}")
-    words = e.apply(Gelu(x.shape, variant), x)
-    return e.result(words, x.shape, scale=F, bound=x.bound + QUARTICS[variant].max_err)
+    words = e.apply(Gelu(x.shape, variant, out_scale), x)
+    return e.result(words, x.shape, scale=out_scale, bound=x.bound + QUARTICS[variant].max_err)
 
 
 def row_max(e: Engine, x: Val) -> Val:

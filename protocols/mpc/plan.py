@@ -23,6 +23,7 @@ from privml.backbones.program import encoder_ops, multiply_adds, parameter_shape
 from privml.errors import MalformedMessage, ParameterError, PrivmlError
 from privml.fixedpoint import FailureBudget
 from privml.params import check, outside
+from privml.protocols.cipherprune.leakage import Opened
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.claim import SecurityClaim
@@ -38,6 +39,8 @@ FORMAT = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
 MAX_PLAN_BYTES = 4 << 20
 MAX_ROWS = 4096
+#: Longest sentence under pruning: the schedule compares all pairs of tokens.
+MAX_PRUNED_LENGTH = 2048
 
 #: Round trip in seconds and bandwidth in bits per second of modelled links.
 LINKS: Mapping[str, tuple[float, float]] = {
@@ -97,8 +100,22 @@ class Plan:
             "plan",
             outside("rows", self.rows, 1, MAX_ROWS)
             + outside("n", self.length, 1, self.config.max_positions)
-            + ([] if _DIGEST.fullmatch(self.public) else ["public must be 64 hex digits"]),
+            + ([] if _DIGEST.fullmatch(self.public) else ["public must be 64 hex digits"])
+            + self._pruning_problems(),
         )
+
+    def _pruning_problems(self) -> list[str]:
+        prune = self.spec.prune
+        if prune is None:
+            return []
+        problems = outside("n of a pruned plan", self.length, 1, MAX_PRUNED_LENGTH)
+        pairs = self.config.layers - 1
+        if prune.reveal == "schedule" and len(prune.schedule) != pairs:
+            problems.append(
+                f"the schedule has {len(prune.schedule)} entries; a model of {self.config.layers} "
+                f"layers needs {pairs}, one for each layer but the last"
+            )
+        return problems
 
     @cached_property
     def program(self) -> Program:
@@ -166,7 +183,9 @@ class Plan:
         for step in self.steps:
             budget = budget.spend(step.primitive.failure())
         budget.require()
-        return SecurityClaim(self.source, self.spec.embedding, budget.total)
+        prune = self.spec.prune
+        opened = None if prune is None else Opened.by(prune, self.config)
+        return SecurityClaim(self.source, self.spec.embedding, budget.total, opened)
 
     @property
     def leakage(self) -> tuple[str, ...]:

@@ -167,7 +167,8 @@ count, = struct.unpack_from("<I", open(delete, "rb").read())
 n = rows(train) and rows(test)
 assert list(map(int, numbers)) == [6, 3, 5, 4, 4, 3], numbers
 print(json.dumps(dict(train_ns=10**9, rss_bytes=10**9, query_ns=[10**6] * n,
-      delete_ns=[10**6] * count, scores=[(i % 7) / 7 for i in range(n)] * (mode == "delete"))))
+      build="by hand", delete_ns=[10**6] * count,
+      scores=[(i % 7) / 7 for i in range(n)] * (mode == "delete"))))
 """
 
 
@@ -184,7 +185,8 @@ def test_a_named_binary_is_run_and_judged(load, case, tmp_path) -> None:
     files = dynfrs.write_files(case, tmp_path)
     theirs = dynfrs.measure(binary(tmp_path, FAKE), case, files)
     assert theirs.value["delete_us"] == theirs.value["query_after_us"] == 1000.0
-    ours = speed.measure(case, 1, whole=True)
+    assert theirs.detail["build"] == "by hand"
+    ours = speed.measure(case, 1)
     ours.value["memory_mb"] = 1.0
     judged = {bar.name: bar for bar in bars._compared("cardio", [ours], [theirs])}
     assert judged["dynfrs.cardio.memory"].value == pytest.approx(1e-3)
@@ -192,6 +194,63 @@ def test_a_named_binary_is_run_and_judged(load, case, tmp_path) -> None:
     slow = speed.Figures(ours.value | {"delete_us": 500.0})
     judged = {bar.name: bar for bar in bars._compared("cardio", [slow], [theirs])}
     assert judged["dynfrs.cardio.delete"].holds is False
+    assert judged["dynfrs.cardio.accuracy"].holds is None
+    assert "5 runs" in judged["dynfrs.cardio.accuracy"].reason
+    judged = {bar.name: bar for bar in bars._compared("cardio", [ours] * 5, [theirs] * 5)}
+    assert judged["dynfrs.cardio.accuracy"].holds is False
+
+
+@native
+def test_every_mode_delivers_its_bar(load, case) -> None:
+    bars, speed = load("forest_bars"), load("forest_speed")
+    ours = speed.measure(case, 1)
+    ours.value["memory_mb"] = 1.0
+    ours.detail["memory"] = {"pairs": 90, "parts_bytes": {"rows": 5, "total": 5}}
+    made = {bar.name: bar for bar in bars._own_bars("cardio", [ours])}
+    assert set(made) == {n for n in bars.bar_names("cardio") if n.startswith("speed.")}
+    assert all(bar.value >= 0 for n, bar in made.items() if "python_overhead" not in n)
+    assert made["speed.cardio.stream_1_1_18.query_p99"].detail["operations"] == 18 * 12 - 43
+    slow = speed.Figures(ours.value | {"python_overhead": 6.0}, ours.detail)
+    made = {bar.name: bar for bar in bars._own_bars("cardio", [slow])}
+    assert made["speed.cardio.python_overhead"].holds is False
+
+
+@native
+def test_a_stream_does_what_it_says(load, case) -> None:
+    modes, clock = load("forest_modes"), load("forest_clock")
+    model, _ = case.fitted(1)
+    calls = clock.NativeCalls(model, case.test.X, model._model.labels.encode(case.test.y)[1])
+    asked = np.zeros((12, 2), dtype=np.int64)
+    kinds = modes.stream(calls, doomed=case.doomed, first_id=1000, asked=asked)
+    assert {kind: len(latency.ns) for kind, latency in kinds.items()} == {
+        "add": 10, "delete": 10, "query": 20,
+    }  # fmt: skip
+    assert not model.contains(case.doomed).any()
+    assert model.contains(range(1000, 1012)).all()
+
+
+@native
+def test_forgetting_compares_with_a_forest_without_the_rows(load, case, monkeypatch) -> None:
+    forgetting = load("forest_forgetting")
+    bars = {bar.name: bar for bar in forgetting.measure(case, 2)}
+    assert set(bars) == set(forgetting.bar_names("cardio"))
+    assert bars["forgetting.cardio.answers_equal"].holds is True
+    after, retrained = (f"forgetting.cardio.auc_{s}" for s in ("after", "retrained"))
+    assert bars[after].value == bars[retrained].value
+    whole = forgetting.stages
+    monkeypatch.setattr(forgetting, "stages", lambda *a: (s := whole(*a)) | {"after": s["before"]})
+    bars = {bar.name: bar for bar in forgetting.measure(case, 2)}
+    assert bars["forgetting.cardio.answers_equal"].holds is False
+
+
+@native
+def test_readers_ask_while_rows_go(load, case) -> None:
+    readers = load("forest_readers")
+    bars = {bar.name: bar for bar in readers.measure(case, 1, seconds=0.02)}
+    assert list(bars) == readers.NAMES
+    assert bars["readers.idle.throughput"].detail["deletions"] == [0]
+    assert bars["readers.deleting.throughput"].detail["deletions"][0] > 0
+    assert all(bar.value > 0 for bar in bars.values())
 
 
 @pytest.mark.parametrize(

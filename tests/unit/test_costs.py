@@ -171,6 +171,7 @@ def test_costs_are_as_recorded() -> None:
         ("compare", 3, 64 + 33), ("compare3", 3, 64 + 3 * 33), ("compare32", 3, 32 + 2 * 15),
         ("select", 1, 65), ("bit_to_ring", 1, 1), ("and", 1, 2), ("maximum", 4, 64 + 34),
         ("exp", 4, 64 + 44), ("gelu", 5, 128 + 102), ("poly_truncate", 1, 64),
+        ("exp_low", 4, 64 + 39), ("gelu_low", 4, 64 + 68), ("block_matmul", 1, 256),
     ],
 )  # fmt: skip
 def test_price_of_one_element(name: str, flights: int, bits: int) -> None:

@@ -255,7 +255,9 @@ def test_not_fitted_is_said() -> None:
         ("max_depth", 256),
         ("n_thresholds", 0),
         ("max_features", 0),
-        ("max_features", "sqrt"),
+        ("max_features", "many"),
+        ("max_features", 1.5),
+        ("max_features", 0.0),
         ("min_samples_split", 1),
         ("random_state", 0.5),
         ("key", "secret"),
@@ -386,7 +388,7 @@ def test_the_certificate_is_true_and_shows_no_id(forest: DynForestClassifier) ->
     assert (certificate.version_before, certificate.version_after) == (1, 2)
     assert (certificate.rows_before, certificate.rows_after) == (200, 198)
     assert certificate.trees_visited == 4
-    assert certificate.state_digest == forest.state_digest().hex()
+    assert certificate.state_digest == forest.state_digest()
     assert certificate.id_hashes == forest.id_hashes([123, 77])
     assert certificate.key_commitment == forest.key_.commitment().hex()
     assert not certificate.persisted

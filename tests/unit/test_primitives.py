@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privml.protocols.cipherprune.blocks import BlockMatMul
+from privml.protocols.cipherprune.exp_low import ExpLow
+from privml.protocols.cipherprune.gelu_low import GeluLow
+from privml.protocols.cipherprune.keys import StableKeys
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
 from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square, SumSquares
@@ -52,6 +56,8 @@ for s in SHAPES:
         (Maximum(s), [reals(s, 32, 50.0), reals(s, 32, 50.0)]),
         (Exp(s, 16), [(-abs(reals(s, 32, 20.0).view(np.int64)) - (1 << 16)).view(np.uint64)]),
         (Gelu(s), [reals(s, 12, 8.0)]),
+        (ExpLow(s, 17), [(-abs(reals(s, 33, 10.0).view(np.int64)) - (1 << 24)).view(np.uint64)]),
+        (GeluLow(s), [reals(s, 12, 8.0)]),
     ]
 CASES += [
     (MatMul(3, 4, 5, 6), [words((3, 4, 5)), words((3, 5, 6))]),
@@ -59,13 +65,17 @@ CASES += [
     (SumSquares(5, 9), [words((5, 9))]),
     (ScaleRows(6, 11), [words((6, 11)), words((6, 1)), words((6, 1))]),
     (And(130), [words((3,)), words((3,))]),
+    (BlockMatMul(2, 3, 8, 5, block=4), [words((2, 3, 8)), words((2, 8, 5))]),
+    (StableKeys(65, 1), [words((2,))]),
+    (StableKeys(65, 2), [words((3,))]),
     (PolyTruncate(9, 44, (3, -5, 7, 11)), [reals((9,), 58, 1.4)]),
     (Normalise(70, (10, 100, 1000), (50, 9, 3, 1), (1, 2, 3, 4)), [words((70,)) >> np.uint64(50)]),
 ]
 
 
 def xor_inputs(prim: Primitive, index: int) -> bool:
-    return isinstance(prim, And) or (isinstance(prim, Select | BitToRing) and index == 0)
+    first = Select | BitToRing | StableKeys
+    return isinstance(prim, And) or (isinstance(prim, first) and index == 0)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]!r:.60}")

@@ -52,6 +52,9 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "program": [_PTR, _U64, *[_PTR] * 6, _U32, _PTR, _U32, _PTR],
     "audit": [_PTR, _I32, _PTR, _U64],
     "stats": [_PTR, _PTR],
+    "hold": [_PTR],
+    "release": [_PTR],
+    "renew": [_PTR],
 }
 _OK, _OUT_OF_MEMORY, _CHANGED = 0, 2, 21
 _ERRORS: Final[dict[int, tuple[type[Exception], str]]] = {
@@ -68,7 +71,8 @@ _STATS: Final = (
     "work_bytes", "nodes", "blocks", "members",
 )  # fmt: skip
 _OPERATIONS: Final = ("query", "delete", "add")
-_CHANGE: Final = 6
+_ChangeAbi: Final = _I64 * 6
+_Start: Final = ctypes.c_char * 0
 _FINDINGS: Final = 1 << 16
 
 
@@ -197,8 +201,7 @@ class ForestCore:
             As for :meth:`fit`.
         """
         X, y, ids = self._rows_in(X, y, ids)
-        change = np.zeros(_CHANGE, dtype=np.int64)
-        self._call("learn", len(y), address(X), address(y), address(ids), address(change))
+        self._call("learn", len(y), address(X), address(y), address(ids), _ChangeAbi())
 
     def unlearn(self, ids: Records) -> Change:
         """Remove rows.
@@ -211,9 +214,9 @@ class ForestCore:
             An id is repeated.
         """
         ids = _buffer(ids, np.uint64)
-        change = np.zeros(_CHANGE, dtype=np.int64)
-        self._call("unlearn", len(ids), address(ids), address(change))
-        trees, nodes, tags, _, scrubbed, pending = change.tolist()
+        change = _ChangeAbi()
+        _check(_function("unlearn")(self._handle, len(ids), _place(ids), change))
+        trees, nodes, tags, _, scrubbed, pending = change[:]
         return Change(trees, nodes, tags, scrubbed, pending)
 
     def predict(self, X: Floats, *, threads: int = 1) -> NDArray[np.float64]:
@@ -301,6 +304,18 @@ class ForestCore:
         """Overwrite everything freed and lay the forest out afresh."""
         self._call("purge")
 
+    def hold(self) -> None:
+        """Keep all other calls out, once those in progress are done, until :meth:`release`."""
+        self._call("hold")
+
+    def release(self) -> None:
+        """Let other calls in again, after :meth:`hold`."""
+        self._call("release")
+
+    def renew(self) -> None:
+        """Do what :meth:`release` does, in a forked child: the threads that wait are not there."""
+        self._call("renew")
+
     def audit(self, level: int) -> Sequence[str]:
         """Recompute the invariants of the structure; return what is violated, one line each."""
         text = ctypes.create_string_buffer(_FINDINGS)
@@ -380,8 +395,13 @@ class ForestCore:
 
 
 def _buffer(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
-    internal(array.dtype == dtype, f"a buffer of {dtype.__name__}")
+    internal(array.dtype == dtype, "buffers have the type of the native core")
     return np.ascontiguousarray(array)
+
+
+def _place(array: Any) -> Any:  # noqa: ANN401 - a ctypes array or an address
+    """Return a pointer argument to a buffer, a microsecond faster than :func:`address` if ours."""
+    return _Start.from_buffer(array) if array.flags.writeable else address(array)
 
 
 def _check(code: int) -> None:

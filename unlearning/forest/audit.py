@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from privml.errors import ParameterError
 from privml.unlearning.forest import reference
 from privml.unlearning.forest.canonical import canonical_bytes, digest
 from privml.unlearning.forest.model import ForestModel, open_core
@@ -17,9 +18,10 @@ from privml.unlearning.forest.reference import Rows
 from privml.unlearning.forest.scrub import wipe, wipe_rows
 
 Level: TypeAlias = Literal["structure", "retrain", "twin"]
-"""``"structure"`` recomputes the invariants of the living structure; ``"retrain"`` fits a fresh
-native forest on the living rows and compares it; ``"twin"`` does so with the slow pure-Python twin
-(minutes from some ten thousand rows on). Each includes those before it."""
+"""``"structure"`` recomputes the invariants of the living structure and compares the label table
+with the rows; ``"retrain"`` fits a fresh native forest on the living rows and compares it;
+``"twin"`` does so with the slow pure-Python twin (minutes from some ten thousand rows on). Each
+includes those before it."""
 
 _STRUCTURE = 2
 
@@ -35,7 +37,7 @@ class AuditReport:
     rows, trees
         Size of the forest.
     state_digest
-        Digest of the audited forest.
+        Digest of the audited forest, 64 hex digits; empty if its label table is wrong.
     findings
         What is wrong, one line each; empty if nothing is.
     """
@@ -43,7 +45,7 @@ class AuditReport:
     level: Level
     rows: int
     trees: int
-    state_digest: bytes
+    state_digest: str
     findings: tuple[str, ...]
 
     @property
@@ -53,9 +55,21 @@ class AuditReport:
 
 
 def audit_model(model: ForestModel, level: Level) -> AuditReport:
-    """Return the outcome of checking ``model``; the model answers as before and after."""
+    """Return the outcome of checking ``model``; the model answers as before and after.
+
+    Raises
+    ------
+    ParameterError
+        There is no such level.
+    """
+    if level not in get_args(Level):
+        raise ParameterError(f"audit level {level!r} must be one of {', '.join(get_args(Level))}")
     with model.frozen():
         findings = list(model.core.audit(_STRUCTURE))
+        contradictions = model.contradictions()
+        if contradictions:  # such a model has no canonical form that could be compared
+            findings += contradictions
+            return AuditReport(level, model.n_rows, model.params.n_trees, "", tuple(findings))
         body = model.canonical()
         params, rows = canonical_rows(model)
     if level != "structure":
@@ -67,7 +81,7 @@ def audit_model(model: ForestModel, level: Level) -> AuditReport:
         wipe(other)
     if level == "twin" and twin_bytes(model, params, rows) != body:
         findings.append("the reference twin gives another forest for the living rows")
-    n, state = len(rows.y), digest(body)
+    n, state = len(rows.y), digest(body).hex()
     wipe_rows(rows)
     wipe(body)
     return AuditReport(level, n, params.n_trees, state, tuple(findings))

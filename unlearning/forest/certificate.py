@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import msgspec
 import numpy as np
 import rfc8785
 
+from privml.errors import Corrupt
 from privml.unlearning.forest.ids import Records
 from privml.unlearning.forest.keys import ForestKey
 
@@ -24,13 +25,20 @@ CONDITION: Final = (
 )
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(Protocol):
+    """A model that can be compared with a certificate."""
+
+    def verify(self, certificate: Certificate) -> tuple[str, ...]:
+        """Return what contradicts the certificate."""
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one call of ``unlearn`` did.
 
     Attributes
     ----------
     version_before, version_after
-        Versions of the model.
+        Versions of the model; equal if no id was named, for then nothing was changed.
     id_hashes
         Keyed hashes of the forgotten ids, hex, in the order of the request.
     rows_before, rows_after
@@ -76,6 +84,35 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         """Return canonical JSON (RFC 8785): no raw id, no duration."""
         return rfc8785.dumps(msgspec.to_builtins(self))
 
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """Return the certificate that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        Corrupt
+            The text is no certificate of this format. A certificate carries no signature: that it
+            is well formed does not say who wrote it.
+        """
+        try:
+            read = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Corrupt(f"this is no certificate of a deletion: {error}") from error
+        if read.format != FORMAT:
+            raise Corrupt(f"the certificate is not of the format {FORMAT}; update privml")
+        return read
+
+    def verify(self, model: Evidence) -> tuple[str, ...]:
+        """Compare with a model, loaded or live.
+
+        Returns
+        -------
+        tuple of str
+            What contradicts the certificate, one line each; empty if nothing does. See
+            ``DynForestClassifier.verify`` for what is compared.
+        """
+        return model.verify(self)
+
     def as_persisted(self) -> Self:
         """Return the same certificate, marked as durably saved."""
         return msgspec.structs.replace(self, persisted=True)
@@ -83,11 +120,13 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
 def id_hashes(records: Records, key: ForestKey) -> tuple[str, ...]:
     """Return the keyed hash of each id record, 32 hex digits each."""
-    records = np.ascontiguousarray(records, dtype="<u8")
-    return tuple(_hash(record.data, key.identity) for record in records)
+    if not len(records):
+        return ()
+    secret, size = key.identity, 8 * records.shape[1]
+    raw = np.ascontiguousarray(records, dtype="<u8").data.cast("B")  # slices do not copy
+    return tuple([_hash(raw[at : at + size], secret) for at in range(0, len(raw), size)])
 
 
 def _hash(record: memoryview, secret: bytes) -> str:
-    """Hash one record without copying it."""
     maker = hashlib.blake2b(record, key=secret, digest_size=16, person=b"privml.receipt")
     return maker.hexdigest()

@@ -29,13 +29,14 @@ class DynForestClassifier(ClassifierMixin, DynForest):  # type: ignore[misc]
         Number of trees, 1 to 65536.
     occurrence
         Share of the trees that hold a row, 0 < q <= 1. 0.2 is accurate with 100 trees or more;
-        0.1 halves the cost of everything and costs about one point of accuracy on large tables.
+        0.1 halves the cost of everything for some tenths of a point of accuracy (see the guide).
     max_depth
-        Deepest level of a node, 0 to 255.
+        Deepest level of a node, 0 to 255; None for 255.
     n_thresholds
         Candidate thresholds per attribute of a node.
     max_features
-        Attributes per node; None for floor(sqrt(p)) + 1.
+        Attributes per node: a number, a share of the p columns (float in (0, 1]), ``"sqrt"``,
+        ``"log2"``, or None for floor(sqrt(p)) + 1.
     min_samples_split
         Smallest node that is split, at least 2.
     categorical_features
@@ -68,6 +69,9 @@ class DynForestClassifier(ClassifierMixin, DynForest):  # type: ignore[misc]
     Ids are integers or texts and name rows; a row is deleted by its id, never by its values. A row
     that is learned again under its old id gives the old model again. ``sample_weight`` is not
     offered: each row lives in trees of its own, so weight two is not the same as a second copy.
+    Nor is ``class_weight``: balanced weights follow the class counts, so that one deletion would
+    change the weight of every row and thereby every tree. Shift the threshold on
+    :meth:`predict_proba` instead.
     """
 
     def __init__(
@@ -75,9 +79,9 @@ class DynForestClassifier(ClassifierMixin, DynForest):  # type: ignore[misc]
         n_estimators: int = 100,
         *,
         occurrence: float = 0.2,
-        max_depth: int = 20,
+        max_depth: int | None = 20,
         n_thresholds: int = 10,
-        max_features: int | None = None,
+        max_features: int | float | str | None = None,
         min_samples_split: int = 10,
         categorical_features: Iterable[Any] | str | None = None,
         classes: Iterable[Any] | None = None,
@@ -113,6 +117,11 @@ class DynForestClassifier(ClassifierMixin, DynForest):  # type: ignore[misc]
             The table does not fit the declared columns.
         """
         return self._predict(X)[0]
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the natural logarithm of :meth:`predict_proba`, -inf where that is 0."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return (n,) labels: the most frequent class, the first of equal ones.
@@ -161,9 +170,9 @@ class DynForestRegressor(RegressorMixin, DynForest):  # type: ignore[misc]
         n_estimators: int = 100,
         *,
         occurrence: float = 0.2,
-        max_depth: int = 20,
+        max_depth: int | None = 20,
         n_thresholds: int = 10,
-        max_features: int | None = None,
+        max_features: int | float | str | None = None,
         min_samples_split: int = 10,
         categorical_features: Iterable[Any] | str | None = None,
         target_bits: int = 20,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privml.unlearning.forest import _walk
 from privml.unlearning.forest import siphash as sh
 from privml.unlearning.forest.canonical import EMPTY, LEAF, row_type
 from privml.unlearning.forest.keys import ForestKey
 from privml.unlearning.forest.params import REGRESSION, ForestParams
 from privml.unlearning.forest.reference import MISSING_CODE, Floats
-from privml.unlearning.forest.vector import Words, child_keys, node_draws
+from privml.unlearning.forest.vector import Words, child_keys, draw_bases, node_draws
 
 LEAF_ATTRIBUTE: Final = -1
+_MISSING: Final = _walk.MISSING
+_MOST_NODES: Final = 1 << 32
+_Packed: TypeAlias = tuple[NDArray[np.void], NDArray[np.uint32], NDArray[np.float64]]
 _SPLIT: Final = struct.Struct("<III")
 
 
@@ -56,6 +61,38 @@ class FlatTrees:
 
     def predict(self, X: Floats) -> NDArray[np.float64]:
         """Return (n, classes or 1): the mean over trees, added in tree order."""
+        if _walk.function() is None or self._packed is None:
+            return self.ref_predict(X)
+        return _walk.walk(*self._packed, X, codes=self._codes)
+
+    @cached_property
+    def _codes(self) -> bool:
+        return bool((self.draw >= 0).any())
+
+    @cached_property
+    def _packed(self) -> _Packed | None:
+        """Nodes as the native walk wants them, roots and values; None if there are too many."""
+        count = len(self.attribute)
+        if count >= _MOST_NODES:
+            return None
+        place = np.arange(count, dtype=np.uint32)
+        leaf, by_code = self.attribute == LEAF_ATTRIBUTE, self.draw >= 0
+        column = np.where(leaf, 0, self.attribute).astype(np.uint32)
+        draw = np.where(by_code, self.draw, 0).astype(np.uint64)
+        base = draw_bases(self.kappa, sh.CATEGORY, column.astype(np.uint64), draw)
+        nodes = np.zeros(count, dtype=_walk.PACKED)
+        nodes["threshold"] = self.threshold
+        for flag, bit in ((leaf, _walk.LEAF), (by_code, _walk.CODE), (self.missing_left, _MISSING)):
+            column |= np.where(flag, np.uint32(bit), np.uint32(0))
+        nodes["column"] = column
+        nodes["left"] = np.where(leaf, place, self.left)
+        nodes["right"] = np.where(leaf, place, self.right)
+        nodes["base"] = np.where(leaf, self.left.astype(np.uint64), base)
+        roots = self.roots.astype(np.uint32)
+        return nodes, roots, np.ascontiguousarray(self.values, dtype=np.float64)
+
+    def ref_predict(self, X: Floats) -> NDArray[np.float64]:
+        """Return what :meth:`predict` does, in plain numpy and slowly."""
         out = np.zeros((len(X), self.values.shape[1]))
         rows = np.arange(len(X))
         for root in self.roots:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +13,7 @@ from privml.unlearning.forest.ids import Records
 from privml.unlearning.forest.reference import Floats, Rows
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What one deletion did inside the forest.
 
     Attributes
@@ -83,6 +82,15 @@ class Core(Protocol):
 
     def audit(self, level: int) -> Sequence[str]:
         """Recompute the invariants of the structure; return what is violated."""
+
+    def hold(self) -> None:
+        """Keep all other calls out, once those in progress are done, until :meth:`release`."""
+
+    def release(self) -> None:
+        """Let other calls in again, after :meth:`hold`."""
+
+    def renew(self) -> None:
+        """Do what :meth:`release` does, in a forked child: the threads that wait are not there."""
 
     def memory(self) -> Mapping[str, int]:
         """Return bytes per part, and under ``"total"`` their sum."""

@@ -7,15 +7,18 @@ of a class is forgotten its label is forgotten with it and the code is free agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privml.errors import SchemaError
+from privml.unlearning.forest.params import MAX_CLASSES
+from privml.unlearning.forest.schema import is_text
 
 Label: TypeAlias = int | float | bool | str
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool, "str": str}
@@ -48,6 +51,8 @@ class LabelTable:
         SchemaError
             Fewer than one class, a repeated one, or labels of different or unknown types.
         """
+        if isinstance(classes, Iterator) or not isinstance(classes, Iterable):
+            raise SchemaError("classes= must be a list of labels")
         given = np.asarray(list(classes))
         kind, uniques = _unique(given)
         if len(uniques) != len(given) or not uniques:
@@ -88,6 +93,29 @@ class LabelTable:
         kept = tuple(v if n else None for v, n in zip(self.values, counts, strict=True))
         return replace(self, values=kept, kind=self.kind if any(counts) else "")
 
+    def contradictions(self, counts: Sequence[int]) -> list[str]:
+        """Return how the table disagrees with the number of rows per code; empty if it does not.
+
+        Parameters
+        ----------
+        counts
+            Living rows of each code of the forest, which may know more codes than the table.
+        """
+        found = []
+        rows = [*counts, *[0] * (self.size - len(counts))]
+        known = [*self.values, *[None] * (len(rows) - self.size)]
+        if any(n and label is None for n, label in zip(rows, known, strict=True)):
+            found.append("a class with rows has no label")
+        gone = [n == 0 and label is not None for n, label in zip(rows, known, strict=True)]
+        if any(gone) and not self.declared:
+            found.append(f"{sum(gone)} labels belong to classes without rows")
+        labels = [label for label in self.values if label is not None]
+        if not all(check_label(self.kind, label) for label in labels):
+            found.append("labels are not all of one kind")
+        elif len(set(labels)) < len(labels):
+            found.append("two classes have one label")
+        return found
+
     def order(self) -> tuple[int, ...]:
         """Return the codes in use, sorted by label."""
         used = [c for c, label in enumerate(self.values) if label is not None]
@@ -108,6 +136,11 @@ class LabelTable:
                 "declare every class that may ever occur"
             )
         values = list(self.values)
+        if values.count(None) + MAX_CLASSES - len(values) < len(new):
+            raise SchemaError(
+                f"{self.in_use + len(new)} classes, at most {MAX_CLASSES} are possible; "
+                "is y a target for DynForestRegressor?"
+            )
         for label in new:
             if None in values:
                 values[values.index(None)] = label
@@ -134,4 +167,19 @@ def _unique(y: NDArray[Any]) -> tuple[str, list[Label]]:
             "labels are all int, all float, all bool or all str, not "
             + ", ".join(sorted(kind.__name__ for kind in kinds))
         )
-    return (names[0] if names else ""), uniques
+    kind = names[0] if names else ""
+    if not all(_representable(kind, label) for label in uniques):
+        raise SchemaError(
+            "labels are integers of 64 bits, finite numbers, or texts of valid Unicode that do not "
+            "end in a NUL; rename the others"
+        )
+    return kind, uniques
+
+
+def _representable(kind: str, label: Any) -> bool:  # noqa: ANN401 - an int, float, bool or str
+    """Return whether numpy and files give a label back as it is."""
+    if kind == "int":
+        return -(1 << 63) <= int(label) < 1 << 63
+    if kind == "float":
+        return isfinite(label)
+    return kind != "str" or (is_text(label) and not str(label).endswith("\0"))

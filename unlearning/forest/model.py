@@ -12,11 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privml._typing import Digest
-from privml.errors import SchemaError, UnsupportedError
+from privml.errors import (
+    DuplicateIdError,
+    SchemaError,
+    UnknownIdError,
+    UnlearningError,
+    UnsupportedError,
+)
 from privml.unlearning.forest._core import ForestCore, available
 from privml.unlearning.forest.canonical import digest, head_bytes
-from privml.unlearning.forest.certificate import Certificate, id_hashes
-from privml.unlearning.forest.ids import Records, default_ids
+from privml.unlearning.forest.certificate import (
+    ALGORITHM,
+    CONDITION,
+    GUARANTEE,
+    Certificate,
+    id_hashes,
+)
+from privml.unlearning.forest.forking import watch
+from privml.unlearning.forest.ids import (
+    Records,
+    default_ids,
+    positions,
+    repeated_message,
+    repeats,
+)
 from privml.unlearning.forest.interface import Core
 from privml.unlearning.forest.keys import ForestKey
 from privml.unlearning.forest.labels import LabelTable
@@ -30,6 +49,10 @@ from privml.unlearning.forest.schema import (
 )
 from privml.unlearning.forest.scrub import wipe, wipe_rows
 from privml.unlearning.forest.twin_core import TwinCore
+
+
+class Superseded(Exception):
+    """Another model has taken over from this one; ask it instead."""
 
 
 def open_core(params: ForestParams, key: ForestKey) -> Core:
@@ -72,7 +95,9 @@ class ForestModel:
         self.params, self.key, self.columns = params, key, columns
         self.labels, self.version = labels, version
         self.core = open_core(params, key) if core is None else core
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.successor: ForestModel | None = None
+        self._under_way: tuple[LabelTable, int, int] | None = None  # by a change: see _recover
         self._digest: tuple[int, Digest] | None = None
         self._largest = 0  # no target is larger in absolute value
         self._spare = 0  # no living class has fewer rows
@@ -87,7 +112,7 @@ class ForestModel:
 
     def fit(self, X: Floats, y: NDArray[Any], ids: Records | None, *, threads: int) -> None:
         """Train on rows; ``y`` holds labels or fixed-point targets. Features are overwritten."""
-        with self._lock:
+        with self.lock:
             table, target = self._encode(y)
             records = default_ids(len(X)) if ids is None else ids
             try:
@@ -95,32 +120,55 @@ class ForestModel:
             finally:
                 wipe(X, target, records)
             self.labels, self.n_rows = table, len(X)
-            self._spare = 0
+            self._spare = 0  # unknown: the next deletion counts
             self.version += 1
+        watch(self)
 
     def learn(self, X: Floats, y: NDArray[Any], ids: Records | None) -> None:
         """Add rows, by default under the integers after the largest living one; overwrites them."""
-        with self._lock:
+        with self.lock:
+            self._require_current()
             table, target = self._encode(y)
             records = self._next_ids(len(X)) if ids is None else ids
             try:
+                self._under_way = table, self.version, self.n_rows
                 self.core.learn(X, target, records)
+                if table is not self.labels:
+                    self._spare = 0  # a new class may have fewer rows than any before
+                self.labels = table
+                self.n_rows += len(X)
+                self.version += 1
+                self._under_way = None
+            except DuplicateIdError as error:
+                self._under_way = None
+                raise self._bad_request(error, records) from None
+            except BaseException:
+                self._recover()
+                raise
             finally:
                 wipe(X, target, records)
-            self.labels = table
-            self.n_rows += len(X)
-            self.version += 1
 
     def unlearn(self, ids: Records, *, with_digest: bool) -> Certificate:
         """Forget rows and return the certificate."""
-        with self._lock:
-            classes = self.labels.in_use
-            change = self.core.unlearn(ids)
-            self.version += 1
-            self.n_rows -= len(ids)
-            self._forget_labels(len(ids))
+        with self.lock:
+            self._require_current()
+            classes, before = self.labels.in_use, self.version
+            try:
+                self._under_way = self.labels, before, self.n_rows
+                change = self.core.unlearn(ids)
+                if len(ids):
+                    self.version += 1
+                    self.n_rows -= len(ids)
+                    self._forget_labels(len(ids))
+                self._under_way = None
+            except (UnknownIdError, DuplicateIdError) as error:
+                self._under_way = None
+                raise self._bad_request(error, ids) from None
+            except BaseException:
+                self._recover()
+                raise
             return Certificate(
-                version_before=self.version - 1,
+                version_before=before,
                 version_after=self.version,
                 id_hashes=id_hashes(ids, self.key),
                 rows_before=self.n_rows + len(ids),
@@ -139,23 +187,24 @@ class ForestModel:
 
     def adopt(self, rows: Rows, *, threads: int) -> None:
         """Fit rows that are encoded already, targets included; overwrites them."""
-        with self._lock:
+        with self.lock:
             n = len(rows.y)
             try:
                 self.core.fit(rows.X, rows.y, rows.ids, threads=threads)
             finally:
                 wipe_rows(rows)
             self.n_rows, self._spare = n, 0
+        watch(self)
 
     def rekeyed(self, *, threads: int) -> ForestModel:
-        """Return the model of the same rows under a fresh key.
+        """Return the model of the same rows under a fresh key, which takes over from this one.
 
         Raises
         ------
         UnsupportedError
             Ids or categories are texts, of which only hashes under the old key are left.
         """
-        with self._lock:
+        with self.frozen():
             rows = self.core.rows()
             codes = rows.X[:, list(self.params.categorical)]
             if rows.ids[:, 0].any() or (codes >= TEXT_CODES).any():
@@ -172,6 +221,7 @@ class ForestModel:
                 version=self.version + 1,
             )
             fresh.adopt(rows, threads=threads)
+            self.successor = fresh
             return fresh
 
     def predict(self, X: Floats, *, threads: int) -> tuple[NDArray[np.float64], LabelTable]:
@@ -181,30 +231,109 @@ class ForestModel:
         labels = self.labels
         out = self.core.predict(X, threads=threads)
         while labels is not self.labels or not _covers(out, labels):
-            with self._lock:
+            with self.frozen():
                 labels = self.labels
                 out = self.core.predict(X, threads=threads)
         return np.ascontiguousarray(out[:, list(labels.order())]), labels
 
     def canonical(self) -> bytearray:
         """Return the canonical form; resolves all tags. Overwrite it when done."""
-        with self._lock:
+        with self.frozen():
             return self.core.canonical(self.labels.order())
 
     def digest(self) -> Digest:
         """Return the SHA-256 of the canonical form, remembered until the next change."""
-        with self._lock:
+        with self.frozen():
             if self._digest is None or self._digest[0] != self.version:
                 body = self.canonical()
                 self._digest = self.version, digest(body)
                 wipe(body)
             return self._digest[1]
 
+    def verify(self, certificate: Certificate) -> tuple[str, ...]:
+        """Return what in this model contradicts a certificate, one line each."""
+        with self.frozen():
+            rows = self.core.rows()
+            living = set(id_hashes(rows.ids, self.key))
+            wipe_rows(rows)
+            named = sum(hashed in living for hashed in certificate.id_hashes)
+            claim = certificate.algorithm, certificate.guarantee, certificate.condition
+            forgotten = certificate.rows_before - certificate.rows_after
+            checks = {
+                "it states another guarantee": claim == (ALGORITHM, GUARANTEE, CONDITION),
+                "it belongs to another key": certificate.key_commitment == self._commitment,
+                "it belongs to other hyper-parameters or columns": (
+                    certificate.parameters_digest == self._parameters
+                ),
+                "its rows and ids do not add up": forgotten == len(certificate.id_hashes),
+                f"{named} of its ids live in the model": not named,
+                "the model is older than it": self.version >= certificate.version_after,
+            }
+            if self.version == certificate.version_after:
+                classes = 0 if self.regression else self.labels.in_use
+                checks["the model has another number of rows or classes"] = (
+                    certificate.rows_after == self.n_rows and certificate.classes_after == classes
+                )
+                if certificate.state_digest is not None:
+                    same = certificate.state_digest == self.digest().hex()
+                    checks["the model has another state digest"] = same
+            return tuple(wrong for wrong, right in checks.items() if not right)
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Keep writers out for a block."""
-        with self._lock:
+        with self.lock:
+            if self._under_way is not None:
+                self._recover()
             yield
+
+    def contradictions(self) -> tuple[str, ...]:
+        """Return how the label table and the row count disagree with the rows; empty if not."""
+        with self.frozen():
+            found = [] if self.n_rows == self.core.n_rows else ["the number of rows is wrong"]
+            if not self.regression:
+                found += self.labels.contradictions(self.core.class_counts().tolist())
+            return tuple(found)
+
+    def _require_current(self) -> None:
+        if self._under_way is not None:
+            self._recover()
+        if self.successor is not None:
+            raise Superseded
+
+    def _recover(self) -> None:
+        """Bring what is remembered about the rows in line with them after a change broke off.
+
+        An interrupt reaches Python at any line, so also between the change itself, which is done as
+        a whole or not at all, and the lines that note it. May be interrupted and repeated.
+        """
+        if self._under_way is None:
+            return
+        table, version, rows = self._under_way
+        now = self.core.n_rows
+        if now != rows:
+            counts = self.core.class_counts().tolist()
+            self.labels = table if self.regression else table.living(counts)
+            self._spare, self._digest = 0, None
+        self.n_rows, self.version = now, version + (now != rows)
+        self._under_way = None
+
+    def _bad_request(self, error: UnlearningError, ids: Records) -> UnlearningError:
+        """Return an error that says which positions of a request are wrong, never which ids."""
+        repeated = repeats(ids)
+        if len(repeated):
+            return DuplicateIdError(repeated_message(repeated, len(ids)))
+        living = self.core.contains(ids)
+        if isinstance(error, UnknownIdError):
+            return UnknownIdError(
+                f"no living row has the id at {positions(np.flatnonzero(~living))} of {len(ids)}: "
+                "never seen, or forgotten already; 7 and '7' are different ids, contains(ids) "
+                "tells which live. Nothing was changed"
+            )
+        return DuplicateIdError(
+            f"a living row has the id at {positions(np.flatnonzero(living))} of {len(ids)}; "
+            "unlearn it first, or give another id. Nothing was changed"
+        )
 
     def _forget_labels(self, removed: int) -> None:
         """Drop labels without rows; counts are looked at only when a class may have died."""

@@ -18,6 +18,8 @@ MAX_FEATURES: Final = 1 << 20
 MAX_CLASSES: Final = 1 << 16
 MAX_SPLIT_SIZE: Final = 1 << 26
 MAX_TARGET_BITS: Final = 40
+_NODE_BYTES: Final = 96
+_BLOCK_ROWS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,19 @@ def trees_per_row(occurrence: object, n_trees: int) -> int:
         raise SchemaError(f"occurrence = {occurrence!r} must be a number in (0, 1]")
     rate = Decimal(repr(float(occurrence)))
     return int((rate * n_trees).to_integral_value(rounding=ROUND_CEILING))
+
+
+def memory_bound(params: ForestParams, n: int) -> int:
+    """Return bytes that a forest of ``n`` rows takes at the very worst, roughly.
+
+    As if each row ended in a leaf of its own, and each root kept all its candidates.
+    """
+    classes = max(2, params.n_classes)
+    per_node = _NODE_BYTES + (4 * classes if classes > 2 else 0)
+    nodes = params.n_trees + 2 * n * params.trees_per_row
+    candidates = min(params.max_features, params.n_features) * params.n_thresholds
+    blocks = params.n_trees * candidates * 4 * (1 + classes) if n >= _BLOCK_ROWS else 0
+    return nodes * per_node + blocks + n * 4 * params.n_features
 
 
 def _problems(p: ForestParams) -> list[str]:

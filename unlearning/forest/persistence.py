@@ -13,31 +13,42 @@ The checksum is against accidents; it is no signature. The file holds the living
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Final, Literal
+from stat import S_ISREG
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from privml._typing import Bytes
-from privml.errors import CorruptModelError, ModelVersionError, ParameterError
+from privml.errors import (
+    CorruptModelError,
+    ModelUnusable,
+    ModelVersionError,
+    ParameterError,
+    StorageError,
+)
 from privml.storage.fs import File
+from privml.storage.publish import atomic_write
 from privml.unlearning.forest.labels import LabelTable, check_label
 from privml.unlearning.forest.model import ForestModel
-from privml.unlearning.forest.params import REGRESSION
+from privml.unlearning.forest.params import REGRESSION, memory_bound
 from privml.unlearning.forest.parse import Parsed, parse_canonical
 from privml.unlearning.forest.schema import Columns
 from privml.unlearning.forest.scrub import wipe
-from privml.unlearning.forest.settings import Plain, Settings
+from privml.unlearning.forest.settings import Plain, Settings, forest_params
 
 MAGIC: Final = b"PVMLFMDL"
 VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sIIQQ")
 _CHECKSUM_BYTES: Final = 32
 _DESCRIPTION_LIMIT: Final = 1 << 26
+
+Kind: TypeAlias = Literal["classifier", "regressor"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,24 @@ class Limits:
         File size.
     max_rows
         Rows; a model of n rows is retrained to be verified, which takes what a fit takes.
+    max_memory
+        Bytes that retraining may take at worst, a rough bound; None for this machine's memory.
     """
 
     max_bytes: int = 1 << 32
     max_rows: int = 1 << 26
+    max_memory: int | None = None
+
+    def require_memory(self, needed: int) -> None:
+        """Raise :class:`CorruptModelError` if ``needed`` bytes are too many."""
+        limit = self.max_memory
+        if limit is None:
+            limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > limit:
+            raise CorruptModelError(
+                f"retraining the model may take {needed} bytes of memory, the limit is {limit}; "
+                "raise max_memory if you trust the file"
+            )
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -62,7 +87,7 @@ DEFAULT_LIMITS: Final = Limits()
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a saved model has beside its canonical form."""
 
-    estimator: Literal["classifier", "regressor"]
+    estimator: Kind
     version: int
     names: tuple[str, ...] | None
     label_kind: str
@@ -72,8 +97,20 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def dump_model(model: ForestModel, settings: Settings) -> bytearray:
-    """Return the file of a model; resolves all tags. Overwrite it when written."""
+    """Return the file of a model; resolves all tags. Overwrite it when written.
+
+    Raises
+    ------
+    ModelUnusable
+        The model contradicts itself, so that no reader would accept the file.
+    """
     with model.frozen():
+        wrong = model.contradictions()
+        if wrong:
+            raise ModelUnusable(
+                f"the model contradicts itself ({'; '.join(wrong)}); nothing was written, fit it "
+                "again and report this"
+            )
         body = model.canonical()
         labels = model.labels
         description = Description(
@@ -95,6 +132,29 @@ def dump_model(model: ForestModel, settings: Settings) -> bytearray:
     return data
 
 
+def write_model_file(path: str | PathLike[str], data: Bytes) -> None:
+    """Put a saved model at ``path`` durably, mode 0600, in place of an older one.
+
+    Raises
+    ------
+    StorageError
+        The folder is missing, or the file could not be written; the old one, if any, is whole.
+    """
+    try:
+        place = Path(path)
+        if not place.name:
+            raise StorageError(f"{str(path)!r} names no file; give the path of a file")
+        if not place.parent.is_dir():
+            raise StorageError(
+                f"{place.parent} is not a folder; make it before saving {place.name}"
+            )
+        if os.path.lexists(place) and not S_ISREG(place.lstat().st_mode):
+            raise StorageError(f"{place} is no regular file; give the path of the file itself")
+        atomic_write(place, data)
+    except (ValueError, OSError) as error:
+        raise StorageError(f"{str(path)!r} cannot be written: {error}") from error
+
+
 def read_model_file(path: str | PathLike[str], limits: Limits) -> bytearray:
     """Return the bytes of a saved model. Overwrite them when done.
 
@@ -105,7 +165,7 @@ def read_model_file(path: str | PathLike[str], limits: Limits) -> bytearray:
     StorageError
         It cannot be read.
     """
-    with File.open(Path(path)) as file:
+    with _opened(path) as file:
         if file.size > limits.max_bytes:
             raise CorruptModelError(
                 f"{path} has {file.size} bytes, the limit is {limits.max_bytes}; raise the limit"
@@ -115,19 +175,44 @@ def read_model_file(path: str | PathLike[str], limits: Limits) -> bytearray:
     return data
 
 
-def load_model(data: Bytes, *, limits: Limits, threads: int = 1) -> tuple[ForestModel, Description]:
+def _opened(path: str | PathLike[str]) -> File:
+    try:
+        return File.open(Path(path))
+    except ValueError as error:  # a NUL or a lone surrogate
+        raise StorageError(f"{str(path)!r} is no path of a file: {error}") from error
+
+
+def load_model(
+    data: Bytes, *, limits: Limits, threads: int = 1, kind: Kind | None = None
+) -> tuple[ForestModel, Description]:
     """Return the model of a file and its description.
+
+    Parameters
+    ----------
+    data
+        Content of the file.
+    limits
+        Largest file and forest that are accepted.
+    threads
+        Threads for retraining.
+    kind
+        What the file must hold; None for either.
 
     Raises
     ------
     CorruptModelError
-        The file is damaged, beyond the limits, or its trees do not follow from its rows and key.
+        The file is damaged, of the other kind, beyond the limits, or its trees do not follow from
+        its rows and key.
     ModelVersionError
         The file has a newer format.
     """
     text, body = _sections(memoryview(data).cast("B"), limits)
     description = _description(text)
+    if kind not in (None, description.estimator):
+        right = f"DynForest{description.estimator.capitalize()}"
+        raise CorruptModelError(f"the file holds a {description.estimator}; use {right}.load")
     parsed = parse_canonical(body, max_rows=limits.max_rows)
+    limits.require_memory(memory_bound(parsed.params, len(parsed.rows.y)))
     model = _rebuild(parsed, description, threads)
     rebuilt = model.canonical()
     same = rebuilt == body
@@ -163,7 +248,7 @@ def _description(text: memoryview) -> Description:
         raise CorruptModelError("the description of the saved forest is too long")
     try:
         return msgspec.json.decode(text, type=Description)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptModelError(f"the description of the saved forest is wrong: {error}") from error
 
 
@@ -179,11 +264,18 @@ def _rebuild(parsed: Parsed, description: Description, threads: int) -> ForestMo
     counts = np.bincount(rows.y, minlength=labels.size) if not regression else np.zeros(0)
     if not labels.declared and not counts.all():
         raise CorruptModelError("the description lists a class without rows")
+    columns = Columns(names, params.categorical)
     try:
+        arguments = msgspec.structs.asdict(description.settings)
+        if regression != (arguments["target_bits"] is not None):
+            raise CorruptModelError("the settings are those of another kind of model")
+        arguments["target_bits"] = arguments["target_bits"] or 0
+        if forest_params(arguments, task=params.task, columns=columns, labels=labels) != params:
+            raise CorruptModelError("the settings of the description do not give this forest")
         model = ForestModel(
             params,
             parsed.key,
-            columns=Columns(names, params.categorical),
+            columns=columns,
             labels=labels,
             version=description.version,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -14,14 +13,19 @@ from safetensors.numpy import load, save
 from sklearn.base import BaseEstimator
 
 from privml.errors import CorruptModelError, EmptyForestError, ModelVersionError
-from privml.storage.publish import atomic_write
 from privml.unlearning.forest import frames
 from privml.unlearning.forest.audit import canonical_rows
 from privml.unlearning.forest.flat import LEAF_ATTRIBUTE, FlatTrees, flatten
 from privml.unlearning.forest.keys import CategoryKey
 from privml.unlearning.forest.labels import LabelTable, check_label
 from privml.unlearning.forest.model import ForestModel
-from privml.unlearning.forest.persistence import DEFAULT_LIMITS, Limits, read_model_file
+from privml.unlearning.forest.params import MAX_DEPTH, MAX_TREES
+from privml.unlearning.forest.persistence import (
+    DEFAULT_LIMITS,
+    Limits,
+    read_model_file,
+    write_model_file,
+)
 from privml.unlearning.forest.schema import Columns
 from privml.unlearning.forest.scrub import wipe, wipe_rows
 from privml.unlearning.forest.settings import Plain
@@ -132,7 +136,7 @@ class ForestPredictor(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
         text = np.frombuffer(msgspec.json.encode(description), dtype=np.uint8)
         arrays = {name: getattr(self.trees, name) for name in _KINDS}
-        atomic_write(Path(path), save({**arrays, _DESCRIPTION: text}))
+        write_model_file(path, save({**arrays, _DESCRIPTION: text}))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, limits: Limits = DEFAULT_LIMITS) -> Self:
@@ -195,6 +199,8 @@ def _check(trees: FlatTrees, description: PredictorDescription) -> None:
     uneven = [n for n in _KINDS if n not in ("roots", "values") and len(arrays[n]) != nodes]
     if wrong or uneven:
         raise CorruptModelError(f"arrays of the predictor have wrong shapes: {wrong + uneven}")
+    if len(trees.roots) > MAX_TREES or not (trees.roots < nodes).all():
+        raise CorruptModelError("the predictor has too many trees, or trees without a root")
     leaf = trees.attribute == LEAF_ATTRIBUTE
     inner = np.flatnonzero(~leaf)
     ahead = [side[inner] for side in (trees.left, trees.right)]
@@ -213,5 +219,16 @@ def _check(trees: FlatTrees, description: PredictorDescription) -> None:
     columns = description.names is None or len(description.names) == p
     width = trees.values.shape[1] == max(1, len(labels)) or not len(trees.roots)
     key = len(description.category_key) == 16
-    if not (legal and named and columns and width and key):
+    if not (legal and named and columns and width and key and _shallow(trees)):
         raise CorruptModelError("the predictor's arrays or labels contradict each other")
+
+
+def _shallow(trees: FlatTrees) -> bool:
+    """Return whether no walk is longer than in a forest; asked when all indices are right."""
+    level = np.unique(trees.roots)
+    for _ in range(MAX_DEPTH + 1):
+        level = level[trees.attribute[level] != LEAF_ATTRIBUTE]
+        if not len(level):
+            return True
+        level = np.unique(np.concatenate([trees.left[level], trees.right[level]]))
+    return not (trees.attribute[level] != LEAF_ATTRIBUTE).any()

@@ -7,7 +7,7 @@ that row, the key and the declared columns alone, and no row has to be forgotten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeGuard
 
@@ -25,6 +25,7 @@ FROM_DTYPE: Final = "from_dtype"
 TARGET_LIMIT_BITS: Final = 47
 SUM_LIMIT_BITS: Final = 62
 _SHOWN: Final = 5
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,12 @@ class Columns:
 
 
 class Frame(Protocol):
-    """The part of a data frame that is used: names, dtypes, access by position."""
+    """The part of a data frame that is used: names, dtypes, index, access by position."""
 
     columns: Any
     dtypes: Any
     iloc: Any
+    index: Any
 
 
 def is_frame(X: object) -> TypeGuard[Frame]:
@@ -86,6 +88,8 @@ def categorical_flags(spec: object, X: object, *, p: int) -> tuple[bool, ...]:
                 f"categorical_features={spec!r}: give a list, or 'from_dtype' with a data frame"
             )
         return tuple(getattr(dtype, "kind", "") == "O" for dtype in X.dtypes)
+    if isinstance(spec, Iterator):
+        raise SchemaError("categorical_features is read more than once; give a list")
     given = list(spec) if isinstance(spec, Iterable) else [spec]
     if given and all(isinstance(v, bool | np.bool_) for v in given):
         if len(given) != p:
@@ -112,15 +116,13 @@ def encode_categories(
     """
     if values.dtype.kind in "iufb":
         return _numeric_codes(values.astype(np.float64), columns, column)
-    known: dict[Any, float] = {}
-    out = np.empty(len(values), dtype=np.float32)
-    for i, value in enumerate(values.tolist()):
-        code = known.get((type(value), value)) if _hashable(value) else None
-        if code is None:
-            code = _code(value, columns, key, column)
-            known[type(value), value] = code
-        out[i] = code
-    return out
+    given = values.tolist()
+    if not all(kind in _PLAIN or kind.__name__ == "NAType" for kind in set(map(type, given))):
+        return np.array([_code(value, columns, key, column) for value in given], dtype=np.float32)
+    known = dict.fromkeys(given, 0.0)  # equal values, as 1 and True, have equal codes
+    for value in known:
+        known[value] = _code(value, columns, key, column)
+    return np.fromiter(map(known.__getitem__, given), dtype=np.float32, count=len(given))
 
 
 def to_float32(values: NDArray[Any], columns: Columns, *, positions: Sequence[int]) -> Floats:
@@ -150,7 +152,8 @@ def fixed_point(y: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
     SchemaError
         A target that is not below 2^(47 - bits) in absolute value.
     """
-    scaled = np.ldexp(y, bits)
+    with np.errstate(over="ignore"):  # refused below
+        scaled = np.ldexp(y, bits)
     np.rint(scaled, out=scaled)
     if len(y) and not float(np.abs(scaled).max()) < 2.0**TARGET_LIMIT_BITS:
         raise SchemaError(
@@ -182,6 +185,17 @@ def text_code(key: CategoryKey, text: str) -> int:
     return TEXT_CODES + key.hash(text) % TEXT_CODES
 
 
+def is_text(value: object) -> bool:
+    """Return whether ``value`` is a str that has a UTF-8 form: one without lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _position(column: object, X: object, p: int) -> int:
     if isinstance(column, str):
         names = list(X.columns) if is_frame(X) else []
@@ -195,23 +209,23 @@ def _position(column: object, X: object, p: int) -> int:
 
 def _numeric_codes(values: NDArray[np.float64], columns: Columns, column: int) -> Floats:
     present = values[~np.isnan(values)]
-    if len(present) and not ((present >= 0) & (present < TEXT_CODES) & (present % 1 == 0)).all():
+    if not ((present >= 0) & (present < TEXT_CODES)).all() or (present % 1).any():
         raise SchemaError(_bad_category(columns, column))
     return values.astype(np.float32) + np.float32(0)
 
 
 def _code(value: object, columns: Columns, key: CategoryKey, column: int) -> float:
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or type(value).__name__ == "NAType":
         return float("nan")
-    if isinstance(value, str):
+    if isinstance(value, str) and is_text(value):
         return float(text_code(key, value))
-    if isinstance(value, int | float):
-        return float(_numeric_codes(np.array([value], dtype=np.float64), columns, column)[0])
+    if isinstance(value, int | float) and 0 <= value < TEXT_CODES and value % 1 == 0:
+        return float(value) + 0.0
+    if isinstance(value, float) and value != value:
+        return value
     raise SchemaError(_bad_category(columns, column))
-
-
-def _hashable(value: object) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def _bad_category(columns: Columns, column: int) -> str:

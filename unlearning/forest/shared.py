@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
-from privml._typing import Digest
-from privml.errors import CorruptModelError, SchemaError
-from privml.storage.publish import atomic_write
+from privml.errors import SchemaError
 from privml.unlearning.base import Impact
 from privml.unlearning.forest import frames
 from privml.unlearning.forest.audit import AuditReport, Level, audit_model
@@ -24,24 +21,31 @@ from privml.unlearning.forest.certificate import Certificate, id_hashes
 from privml.unlearning.forest.ids import Records, decode_ids, encode_ids, require_distinct
 from privml.unlearning.forest.keys import ForestKey, resolve_key
 from privml.unlearning.forest.labels import LabelTable
-from privml.unlearning.forest.model import ForestModel
+from privml.unlearning.forest.model import ForestModel, Superseded
 from privml.unlearning.forest.params import REGRESSION
 from privml.unlearning.forest.persistence import (
     DEFAULT_LIMITS,
+    Kind,
     Limits,
     dump_model,
     load_model,
     read_model_file,
+    write_model_file,
 )
 from privml.unlearning.forest.predictor import ForestPredictor, export_model
 from privml.unlearning.forest.reference import Floats
 from privml.unlearning.forest.scrub import wipe, wipe_copy, wipe_rows
 from privml.unlearning.forest.settings import (
+    Settings,
     constructor_arguments,
     forest_params,
     settings_of,
     thread_count,
+    time_budget,
 )
+
+Ids: TypeAlias = Iterable[Any] | Literal["index"]
+"""Ids of rows, or where to take them from."""
 
 _COLUMNS = ("n_features_in_", "feature_names_in_")
 
@@ -51,16 +55,16 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     n_estimators: int
     occurrence: float
-    max_depth: int
+    max_depth: int | None
     n_thresholds: int
-    max_features: int | None
+    max_features: int | float | str | None
     min_samples_split: int
     categorical_features: Iterable[Any] | str | None
     random_state: int | None
     key: Any
     n_jobs: int | None
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, ids: Iterable[Any] | None = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, ids: Ids | None = None) -> Self:
         """Train on a table; everything learned before is dropped.
 
         Parameters
@@ -71,7 +75,9 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         y
             (n,) labels, or finite targets.
         ids
-            n distinct ids, integers or texts, in the order of the rows; None for 0..n-1.
+            n distinct ids, integers, texts or UUIDs, in the order of the rows; ``"index"`` for
+            the index of the data frame; None for 0..n-1, **whatever the index is** (a warning says
+            so if it is another).
 
         Raises
         ------
@@ -83,7 +89,9 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         mine = self.__dict__
         before = {name: mine[name] for name in _COLUMNS if name in mine}
         try:
-            self._model = self._trained(X, y, ids)
+            model = self._trained(X, y, ids)
+            self._settings = settings_of(self.get_params(deep=False))
+            self._model = model
         except BaseException:
             for name in _COLUMNS:
                 mine.pop(name, None)
@@ -91,7 +99,7 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             raise
         return self
 
-    def learn(self, X: ArrayLike, y: ArrayLike, ids: Iterable[Any] | None = None) -> Self:
+    def learn(self, X: ArrayLike, y: ArrayLike, ids: Ids | None = None) -> Self:
         """Add rows; the forest is then the one that a fit on all living rows gives.
 
         Parameters
@@ -99,9 +107,9 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         X, y
             As for :meth:`fit`, with the same columns.
         ids
-            Ids of the new rows. None takes the integers after the largest living integer id, which
-            may be one that was used and forgotten; give ids if certificates must name rows for
-            good.
+            Ids of the new rows, ``"index"`` for the index of the data frame. None takes the
+            integers after the largest living integer id, which may be one that was used and
+            forgotten; give ids if certificates must name rows for good.
 
         Raises
         ------
@@ -110,12 +118,18 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         DuplicateIdError
             An id is repeated or that of a living row. Nothing was learned.
         """
-        model = self._fitted()
-        features = self._encode(X)
-        target = self._read_y(y, n=len(features), bits=model.params.target_bits)
-        records = None if ids is None else _named(ids, model.key, n=len(features))
-        model.learn(features, target, records)
-        return self
+        ids = _kept(ids)
+        while True:
+            model = self._fitted()
+            features = self._encode(X, model)
+            target = self._read_y(y, n=len(features), bits=model.params.target_bits)
+            records = _records(X, ids, model.key, n=len(features))
+            try:
+                model.learn(features, target, records)
+            except Superseded:
+                wipe(features)
+            else:
+                return self
 
     def unlearn(self, ids: Iterable[Any], *, digest: bool = False) -> Certificate:
         """Forget rows, all or none; the forest is then the one that a fit on the rest gives.
@@ -142,12 +156,16 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         SchemaError
             Something that cannot be an id.
         """
-        model = self._fitted()
-        records = encode_ids(ids, model.key)
-        try:
-            return model.unlearn(records, with_digest=digest)
-        finally:
-            wipe(records)
+        ids = _kept(ids)
+        while True:
+            model = self._fitted()
+            records = encode_ids(ids, model.key)
+            try:
+                return model.unlearn(records, with_digest=digest)
+            except Superseded:
+                continue
+            finally:
+                wipe(records)
 
     def affected(self, ids: Iterable[Any]) -> Impact:
         """Return the trees that hold each id, or would hold it; changes nothing."""
@@ -173,12 +191,27 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         wipe(records)
         return hashes
 
-    def state_digest(self) -> Digest:
-        """Return the SHA-256 of the canonical form: rows, key, parameters and every tree.
+    def verify(self, certificate: Certificate) -> tuple[str, ...]:
+        """Compare this model with a certificate of a deletion.
 
-        Resolves all tags. Equal digests mean equal models, bit for bit.
+        Key, hyper-parameters and columns must be those of the certificate, none of its ids may
+        live here, and the model must not be older. If it has the certificate's version, numbers of
+        rows and classes are compared as well, and the state digest if the certificate has one.
+
+        Returns
+        -------
+        tuple of str
+            What contradicts the certificate, one line each; empty if nothing does.
         """
-        return self._fitted().digest()
+        return self._fitted().verify(certificate)
+
+    def state_digest(self) -> str:
+        """Return the SHA-256 of the canonical form (rows, key, parameters, every tree), in hex.
+
+        64 digits, as certificates and audit reports hold them. Resolves all tags. Equal digests
+        mean equal models, bit for bit.
+        """
+        return self._fitted().digest().hex()
 
     def audit(self, level: Level = "structure") -> AuditReport:
         """Check the forest against its definition; see :data:`privml.unlearning.forest.Level`."""
@@ -192,7 +225,7 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         bool
             Whether none is left. The model is the same before and after.
         """
-        return self._fitted().core.resolve(budget_s)
+        return self._fitted().core.resolve(time_budget(budget_s))
 
     def purge(self) -> None:
         """Overwrite all memory that deletions freed and lay the forest out as a fresh fit does."""
@@ -230,15 +263,18 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Write the model durably, in place of an older file; mode 0600.
 
         The file holds the living rows and the key. Rows that were forgotten are not in it.
+        Arguments are saved as they were at the fit, whatever ``set_params`` did since.
 
         Raises
         ------
+        ModelUnusable
+            The model contradicts itself, so that no reader would accept the file.
         StorageError
             The file could not be written; the old one, if any, is whole.
         """
-        data = dump_model(self._fitted(), settings_of(self.get_params(deep=False)))
+        data = dump_model(self._fitted(), self._settings)
         try:
-            atomic_write(Path(path), data)
+            write_model_file(path, data)
         finally:
             wipe(data)
 
@@ -267,18 +303,17 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         StorageError
             It cannot be read.
         """
+        estimator = cls()
+        kind: Kind = "regressor" if estimator._task() == REGRESSION else "classifier"
         threads, data = thread_count(n_jobs), read_model_file(path, limits)
         try:
-            model, description = load_model(data, limits=limits, threads=threads)
+            model, description = load_model(data, limits=limits, threads=threads, kind=kind)
         finally:
             wipe(data)
-        estimator = cls()
-        if model.regression != (estimator._task() == REGRESSION):
-            raise CorruptModelError(f"the file holds a {description.estimator}; load it as one")
         arguments = constructor_arguments(description.settings, model.key)
         known = estimator.get_params(deep=False)
         estimator.set_params(**{name: v for name, v in arguments.items() if name in known})
-        estimator._adopt(model)
+        estimator._adopt(model, description.settings)
         return estimator
 
     @property
@@ -313,7 +348,7 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @abstractmethod
     def _read_y(self, y: ArrayLike, *, n: int, bits: int) -> NDArray[Any]: ...
 
-    def _trained(self, X: ArrayLike, y: ArrayLike, ids: Iterable[Any] | None) -> ForestModel:
+    def _trained(self, X: ArrayLike, y: ArrayLike, ids: Ids | None) -> ForestModel:
         key = resolve_key(self.key, self.random_state)
         mixed = self.categorical_features is not None
         table = frames.read_table(self, X, reset=True, mixed=mixed)
@@ -324,7 +359,7 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         params = forest_params(given, task=self._task(), columns=columns, labels=labels)
         target = self._read_y(y, n=len(features), bits=params.target_bits)
         model = ForestModel(params, key, columns=columns, labels=labels)
-        records = None if ids is None else _named(ids, key, n=len(features))
+        records = _records(X, ids, key, n=len(features))
         model.fit(features, target, records, threads=thread_count(self.n_jobs))
         return model
 
@@ -332,10 +367,11 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         model: ForestModel | None = getattr(self, "_model", None)
         if model is None:
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        while model.successor is not None:
+            model = model.successor
         return model
 
-    def _encode(self, X: ArrayLike) -> Floats:
-        model = self._fitted()
+    def _encode(self, X: ArrayLike, model: ForestModel) -> Floats:
         mixed = any(model.columns.categorical)
         table = frames.read_table(self, X, reset=False, mixed=mixed)
         features = frames.encode_table(table, model.columns, model.key.category)
@@ -344,10 +380,10 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _predict(self, X: ArrayLike) -> tuple[NDArray[np.float64], LabelTable]:
         model = self._fitted()
-        return model.predict(self._encode(X), threads=thread_count(self.n_jobs))
+        return model.predict(self._encode(X, model), threads=thread_count(self.n_jobs))
 
-    def _adopt(self, model: ForestModel) -> None:
-        self._model = model
+    def _adopt(self, model: ForestModel, settings: Settings) -> None:
+        self._model, self._settings = model, settings
         self.n_features_in_ = model.params.n_features
         if model.columns.names is not None:
             self.feature_names_in_ = np.array(model.columns.names, dtype=object)
@@ -364,7 +400,7 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return constructor arguments and the file form, so that nothing forgotten rides along."""
         params = self.get_params(deep=False)
         model: ForestModel | None = getattr(self, "_model", None)
-        saved = None if model is None else bytes(dump_model(model, settings_of(params)))
+        saved = None if model is None else bytes(dump_model(model, self._settings))
         return {"params": params, "model": saved}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -373,12 +409,20 @@ class DynForest(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             setattr(self, name, value)
         if state["model"] is not None:
             threads = thread_count(self.n_jobs)
-            model, _ = load_model(state["model"], limits=DEFAULT_LIMITS, threads=threads)
-            self._adopt(model)
+            model, found = load_model(state["model"], limits=DEFAULT_LIMITS, threads=threads)
+            self._adopt(model, found.settings)
 
 
-def _named(ids: Iterable[Any], key: ForestKey, *, n: int) -> Records:
-    records = encode_ids(ids, key)
+def _kept(ids: Any) -> Any:  # noqa: ANN401 - whatever the caller named rows with
+    """Return ids that can be read twice."""
+    return list(ids) if isinstance(ids, Iterator) else ids
+
+
+def _records(X: object, ids: Ids | None, key: ForestKey, *, n: int) -> Records | None:
+    given = frames.row_names(X, ids)
+    if given is None:
+        return None
+    records = encode_ids(given, key)
     if len(records) != n:
         raise SchemaError(f"ids has {len(records)} entries for {n} rows; give one per row")
     require_distinct(records)

@@ -130,6 +130,16 @@ class TwinCore:
         del level
         return ()
 
+    def hold(self) -> None:
+        """Keep other threads out."""
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Let other threads in again."""
+        self._lock.release()
+
+    renew = release  # the lock belongs to the thread that forked, which is the child's only one
+
     def memory(self) -> Mapping[str, int]:
         """Return the bytes of the rows."""
         size = self._rows.ids.nbytes + self._rows.X.nbytes + self._rows.y.nbytes

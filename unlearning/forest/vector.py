@@ -45,9 +45,14 @@ def child_keys(key: bytes, kappa: Words, side: Words) -> Words:
 
 def node_draws(kappa: Words, tag: int, a: Words, j: Words, v: Words) -> Words:
     """Return ``node_draw(kappa, tag, a, j, v)`` elementwise; all arrays are (n,) uint64."""
-    place: Words = np.uint64(tag << 56) ^ (a << np.uint64(24)) ^ j
     step: Words = np.uint64(sh.GOLDEN) * (v + np.uint64(1))
-    return _fmix(_fmix(kappa ^ place) + step)
+    return _fmix(draw_bases(kappa, tag, a, j) + step)
+
+
+def draw_bases(kappa: Words, tag: int, a: Words, j: Words) -> Words:
+    """Return the part of :func:`node_draws` that is the same for all ``v``."""
+    place: Words = np.uint64(tag << 56) ^ (a << np.uint64(24)) ^ j
+    return _fmix(kappa ^ place)
 
 
 def _fmix(z: Words) -> Words:

@@ -80,15 +80,17 @@ class PoolSupply:
 
     def take(self, prim: Primitive, item: int) -> Shares:
         """Return the shares of the next item; anything else than the plan allows is refused."""
-        if not self._planned(prim, item):
-            raise CorrelationExhausted(
-                f"item {item} ({prim.name}) is not what the plan has next; nothing was handed out"
-            )
         with self._guard:
+            if not self._planned(prim, item):
+                raise CorrelationExhausted(
+                    f"item {item} ({prim.name}) is not what the plan has next; nothing was handed "
+                    "out"
+                )
             while self._taken <= item:
                 at = self._taken
                 self._passed[at] = self._next()
-            return self._steps[item].primitive.cut(prim, self._passed.pop(item))
+            shares = self._passed.pop(item)
+        return self._steps[item].primitive.cut(prim, shares)
 
     def _planned(self, prim: Primitive, item: int) -> bool:
         if not 0 <= item < len(self._steps):

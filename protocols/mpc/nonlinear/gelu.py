@@ -31,7 +31,6 @@ from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mas
 from privml.protocols.mpc.primitive import HALF, ONE, TOP, Context, Cost, Primitive, Words, both
 
 IN_SCALE, POLY_SCALE, OUT_SCALE = 12, 60, 16
-_F = POLY_SCALE - OUT_SCALE
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,20 @@ QUARTICS: Mapping[str, Quartic] = {
 
 @dataclass(frozen=True)
 class Gelu(Primitive):
-    """GELU of an array of ``shape`` at scale 12; the output has scale 16."""
+    """GELU of an array of ``shape`` at scale 12; the output has scale ``out``, 16 by default."""
 
     shape: tuple[int, ...]
     variant: str = "ring4"
+    out: int = OUT_SCALE
     name: ClassVar[str] = "gelu"
 
     def constants(self) -> bytes:
         return repr(QUARTICS[self.variant].integers()).encode()
+
+    @property
+    def f(self) -> int:
+        """Bits that the truncation drops."""
+        return POLY_SCALE - self.out
 
     @property
     def signs(self) -> Signs:
@@ -93,7 +98,7 @@ class Gelu(Primitive):
             mask("r", s), bits("b", (3, packed(prod(s)))), mask("q", s),
             derived("r2", s), derived("r3", s), derived("r4", s),
             derived("g", (5, *s)), derived("h", (5, *s)), derived("k", (4, *s)),
-            derived("u", s), derived("v", s, dtype=truncate.wrap_dtype(_F)),
+            derived("u", s), derived("v", s, dtype=truncate.wrap_dtype(self.f)),
             *self.signs.fields(),
         )  # fmt: skip
 
@@ -108,7 +113,7 @@ class Gelu(Primitive):
             "g": np.stack([rho[0] * p for p in powers]),
             "h": np.stack([rho[2] * p for p in powers]),
             "k": np.stack([rho[1] * p for p in powers[:4]]),
-            "u": q >> np.uint64(_F), "v": (q >> TOP).astype(truncate.wrap_dtype(_F)),
+            "u": q >> np.uint64(self.f), "v": (q >> TOP).astype(truncate.wrap_dtype(self.f)),
             **self.signs.derive(r, free),
         }  # fmt: skip
 
@@ -135,7 +140,9 @@ class Gelu(Primitive):
         (d,) = ctx.open(masked)
         linear = [c, np.full_like(c, (1 << 64) - 1)]
         large = _bit_times(z[2], powers, corr["h"], linear, ctx.rank)
-        return truncate.finish(d, corr, _F, ctx.rank) + (large << np.uint64(OUT_SCALE - IN_SCALE))
+        return truncate.finish(d, corr, self.f, ctx.rank) + (
+            large << np.uint64(self.out - IN_SCALE)
+        )
 
     def _integers(self) -> tuple[int, ...]:
         k = QUARTICS[self.variant].integers()
@@ -173,8 +180,8 @@ class Gelu(Primitive):
             ONE - (row.reshape(x.shape) >> TOP) for row in shift(x.reshape(-1), self.thresholds)
         )
         poly = (low - high) * even + (mid + mid - low - high) * odd
-        out = truncate.simulate(poly, masks["q"], _F)
-        out += (high * x) << np.uint64(OUT_SCALE - IN_SCALE)
+        out = truncate.simulate(poly, masks["q"], self.f)
+        out += (high * x) << np.uint64(self.out - IN_SCALE)
         return out
 
 

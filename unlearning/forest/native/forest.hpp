@@ -47,6 +47,10 @@ class Forest {
   uint64_t canonical_size(const uint32_t* order, uint32_t living);
   void canonical_write(const uint32_t* order, uint32_t living, uint8_t* out, uint64_t size);
   std::string audit(int level);
+  // Around a fork: no call is in progress between hold and release, or renew in the child.
+  void hold() { lock_.lock(); }
+  void release() { lock_.unlock(); }
+  void renew() { lock_.renew(); }
   void stats(int64_t* out);  // kStatsWords numbers
 
  private:

@@ -192,6 +192,18 @@ PRIVML_API int32_t privml_forest_audit(void* handle, int32_t level, char* out, u
   });
 }
 
+PRIVML_API int32_t privml_forest_hold(void* handle) {
+  return guarded(handle, [](Forest& f) { f.hold(); });
+}
+
+PRIVML_API int32_t privml_forest_release(void* handle) {
+  return guarded(handle, [](Forest& f) { f.release(); });
+}
+
+PRIVML_API int32_t privml_forest_renew(void* handle) {
+  return guarded(handle, [](Forest& f) { f.renew(); });
+}
+
 PRIVML_API int32_t privml_forest_stats(void* handle, int64_t* out) {
   return guarded(handle, [&](Forest& f) { f.stats(out); });
 }

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 
 namespace privml::forest {
 
@@ -41,6 +42,10 @@ class FairLock {
     std::lock_guard hold(mutex_);
     if (--readers_ == 0 && admitted_ == 0) writers_.notify_one();
   }
+
+  // In a forked child whose only thread holds the lock: lets go of it and of all who waited. They
+  // do not exist here, and may have been inside the mutex or the condition variables.
+  void renew() { new (this) FairLock; }
 
  private:
   std::mutex mutex_;

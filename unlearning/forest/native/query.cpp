@@ -32,11 +32,23 @@ void walk_together(const Hot* const* base, const float* const* x, const Hot** at
   } while (!(stop & kStop));
 }
 
-const Hot* walk_alone(const Tree& tree, const float* x) {
-  uint32_t node = Tree::kRoot;
-  while (!(tree.hot[node].attribute & kStop))
-    node = tree.hot[node].child + !goes_left(tree, node, x);
-  return &tree.hot[node];
+// The same for any values and splits: the rule of goes_left, without branches on the data.
+void walk_apart(const Tree* const* tree, const float* const* x, const Hot** at) {
+  uint32_t stop;
+  do {
+    stop = ~0u;
+    for (uint32_t c = 0; c < kChains; ++c) {
+      const Hot* h = at[c];
+      const Hot* base = tree[c]->hot.data();
+      const uint32_t a = h->attribute & kAttributeMask;
+      const float v = x[c][a];
+      bool right = (v > bits_float(h->a)) | ((v != v) & !(h->attribute & kMissLeft));
+      if (h->attribute & kByCode) right = !goes_left(*tree[c], uint32_t(h - base), x[c]);
+      h = base + (h->child + (right & !(h->attribute & kStop)));
+      at[c] = h;
+      stop &= h->attribute;
+    }
+  } while (!(stop & kStop));
 }
 
 bool complete(const float* x, uint32_t p) {
@@ -120,8 +132,13 @@ bool Forest::predict_row(const float* x, double* out, uint32_t width,
     if (together) {
       walk_together<true>(base, &x, at);
     } else {
-      for (uint32_t c = 0; c < kChains && start + c < trees; ++c)
-        at[c] = walk_alone(trees_[filled_[start + c]], x);
+      const Tree* tree[kChains];
+      const float* row[kChains];
+      for (uint32_t c = 0; c < kChains; ++c) {
+        tree[c] = &trees_[filled_[start + c < trees ? start + c : 0]];
+        row[c] = x;
+      }
+      walk_apart(tree, row, at);
     }
     for (uint32_t c = first - start; c < kChains && start + c < trees; ++c) {
       const Tree& tree = trees_[filled_[start + c]];
@@ -146,6 +163,7 @@ bool Forest::predict_row(const float* x, double* out, uint32_t width,
 bool Forest::predict_rows(uint64_t n, const float* x, double* out, uint32_t width) const {
   const uint32_t p = params_.features;
   bool clean = true;
+  const Tree* same[kChains];
   const Hot* base[kChains];
   const Hot* at[kChains];
   const float* row[kChains];
@@ -161,9 +179,10 @@ bool Forest::predict_rows(uint64_t n, const float* x, double* out, uint32_t widt
         for (uint32_t c = 0; c < kChains; ++c) {
           row[c] = x + (first + (c < count ? c : 0)) * p;
           base[c] = at[c] = tree.hot.data();
-          if (!together) at[c] = walk_alone(tree, row[c]);
+          same[c] = &tree;
         }
         if (together) walk_together<false>(base, row, at);
+        else walk_apart(same, row, at);
         for (uint32_t c = 0; c < count; ++c) {
           if (at[c]->attribute & kTagged) clean = false;
           else answer(params_, tree, at[c], width, out + (first + c) * width);

@@ -1,0 +1,229 @@
+"""What each stage minimises: the task alone, the task with soft masks, the task with hard masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from privml.backbones.encoder import Encoder
+from privml.backbones.pruned import PrunedOutput, protected_rows, pruned_forward
+from privml.protocols.cipherprune.learning.loop import Step
+from privml.protocols.cipherprune.learning.masks import SoftThresholds, soft_shares
+from privml.protocols.cipherprune.thresholds import Thresholds
+
+_MEMORY = 0.98
+
+
+@dataclass
+class TaskLoss:
+    """Cross entropy, mixed with the divergence from a teacher's answers.
+
+    Attributes
+    ----------
+    smoothing
+        Label smoothing of the cross entropy.
+    teacher
+        Logits of the teacher for every row of the data, ``(N, classes)``.
+    weight
+        Weight of the divergence; the cross entropy has the rest.
+    """
+
+    smoothing: float = 0.0
+    teacher: Tensor | None = None
+    weight: float = 0.5
+
+    def of(self, logits: Tensor, step: Step) -> Tensor:
+        """Return the mean loss of a batch."""
+        logits = logits.float()
+        loss = F.cross_entropy(logits, step.labels, label_smoothing=self.smoothing)
+        if self.teacher is None:
+            return loss
+        target = self.teacher[torch.from_numpy(step.which)].softmax(dim=-1)
+        gap = F.kl_div(logits.log_softmax(dim=-1), target, reduction="batchmean")
+        return self.weight * gap + (1 - self.weight) * loss
+
+
+@dataclass
+class PlainObjective:
+    """The task, without pruning."""
+
+    model: Encoder
+    task: TaskLoss
+
+    def own(self) -> Mapping[str, tuple[nn.Parameter, float]]:
+        """Return no parameters beside the model's."""
+        return {}
+
+    def loss(self, step: Step) -> Tensor:
+        """Return the task's loss of the plain model."""
+        return self.task.of(self.model(step.batch), step)
+
+    def stepped(self) -> None:
+        """Do nothing."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+    def restore(self, numbers: Mapping[str, float]) -> None:
+        """Take nothing."""
+
+
+@dataclass
+class Price:
+    """Price of tokens above a target share, raised while the share is above it (dual ascent).
+
+    Attributes
+    ----------
+    value
+        Present price of the whole share.
+    gain
+        Change of the price per step and unit of excess.
+    stiffness
+        Weight of the squared excess, which damps the price.
+    """
+
+    value: float
+    gain: float
+    stiffness: float = 4.0
+    seen: float = 1.0
+
+    def cost(self, share: Tensor, target: float) -> Tensor:
+        """Return the cost of a share; takes note of it for :meth:`move`."""
+        self.seen = _MEMORY * self.seen + (1 - _MEMORY) * float(share.detach())
+        excess = share - target
+        return self.value * excess + self.stiffness * excess.clamp(min=0.0).square()
+
+    def move(self, target: float) -> None:
+        """Raise or lower the price; it is never negative."""
+        self.value = max(0.0, self.value + self.gain * (self.seen - target))
+
+
+@dataclass
+class SoftObjective:
+    """Stage 1: weights and thresholds, soft masks, prices on kept and on high tokens.
+
+    Attributes
+    ----------
+    budget, high
+        Target shares of tokens kept and of high importance at the end; both fall from 1 during
+        the first ``ramp`` of the stage.
+    widths
+        Temperature at the beginning and at the end; falls geometrically.
+    rate
+        Learning rate of the thresholds.
+    """
+
+    model: Encoder
+    task: TaskLoss
+    masks: SoftThresholds
+    budget: float
+    high: float
+    widths: tuple[float, float]
+    rate: float
+    ramp: float
+    kept_price: Price = field(default_factory=lambda: Price(0.05, 0.02))
+    high_price: Price = field(default_factory=lambda: Price(0.02, 0.02))
+    targets: tuple[float, float] = (1.0, 1.0)
+
+    def own(self) -> Mapping[str, tuple[nn.Parameter, float]]:
+        """Return the thresholds."""
+        return {name: (p, self.rate) for name, p in self.masks.named().items()}
+
+    def loss(self, step: Step) -> Tensor:
+        """Return task loss and price of the tokens."""
+        way = min(step.done / max(self.ramp, 1e-9), 1.0)
+        self.targets = (1 - way * (1 - self.budget), 1 - way * (1 - self.high))
+        first, last = self.widths
+        reference = self.masks.reference
+        out = pruned_forward(
+            self.model, step.batch, self.masks.theta / reference, self.masks.beta() / reference,
+            reference=reference, reduce=self.masks.reduce, hard=False,
+            temperature=first * (last / first) ** step.done,
+        )  # fmt: skip
+        kept, high = soft_shares(out)
+        loss = self.task.of(out.output, step) + self.kept_price.cost(kept, self.targets[0])
+        return loss + self.high_price.cost(high, self.targets[1]) if self.masks.reduce else loss
+
+    def stepped(self) -> None:
+        """Move the prices and keep the thresholds in range."""
+        self.kept_price.move(self.targets[0])
+        self.high_price.move(self.targets[1])
+        self.masks.clamp()
+
+    def numbers(self) -> dict[str, float]:
+        """Return the prices."""
+        return _numbers({"kept": self.kept_price, "high": self.high_price})
+
+    def restore(self, numbers: Mapping[str, float]) -> None:
+        """Take the prices back."""
+        _restore({"kept": self.kept_price, "high": self.high_price}, numbers)
+
+
+@dataclass
+class HardObjective:
+    """Stage 2: weights under hard masks; the thresholds stay.
+
+    The price acts through the scores of soft twins of the masks, so that the weights do not drift
+    towards keeping more tokens than the budget.
+    """
+
+    model: Encoder
+    task: TaskLoss
+    thresholds: Thresholds
+    budget: float
+    width: float
+    reduce: bool
+    price: Price = field(default_factory=lambda: Price(0.0, 0.02))
+
+    def own(self) -> Mapping[str, tuple[nn.Parameter, float]]:
+        """Return no parameters beside the model's."""
+        return {}
+
+    def loss(self, step: Step) -> Tensor:
+        """Return task loss and price of the tokens above the budget."""
+        found = self.thresholds
+        out = pruned_forward(
+            self.model, step.batch, found.theta, found.beta, reference=found.reference,
+            reduce=self.reduce,
+        )  # fmt: skip
+        share = self._share(out, step)
+        return self.task.of(out.output, step) + self.price.cost(share, self.budget)
+
+    def stepped(self) -> None:
+        """Move the price."""
+        self.price.move(self.budget)
+
+    def numbers(self) -> dict[str, float]:
+        """Return the price."""
+        return _numbers({"kept": self.price})
+
+    def restore(self, numbers: Mapping[str, float]) -> None:
+        """Take the price back."""
+        _restore({"kept": self.price}, numbers)
+
+    def _share(self, out: PrunedOutput, step: Step) -> Tensor:
+        """Return the kept share: its value is that of hard masks, its gradient of soft ones."""
+        found = self.thresholds
+        limit = torch.tensor(found.theta)[:, None, None] * found.reference
+        near = ((out.scores / found.heads - limit) / self.width).sigmoid()
+        free = out.kept[:-1] & ~protected_rows(self.model.config, step.batch)
+        soft = torch.where(free, near, torch.zeros_like(near)).sum()
+        total = out.kept[0].sum() * max(len(out.scores), 1)
+        return (out.kept[1:].sum() + soft - soft.detach()) / total
+
+
+def _numbers(prices: Mapping[str, Price]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name, price in prices.items():
+        values |= {f"{name}.value": price.value, f"{name}.seen": price.seen}
+    return values
+
+
+def _restore(prices: Mapping[str, Price], numbers: Mapping[str, float]) -> None:
+    for name, price in prices.items():
+        price.value, price.seen = numbers[f"{name}.value"], numbers[f"{name}.seen"]
