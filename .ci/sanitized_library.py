@@ -12,3 +12,7 @@ def _only() -> Iterator[Path]:
 
 
 _native._candidates = _only
+
+_loaded = _native.load()
+if _loaded is None or _loaded._name != os.environ["PRIVML_SANITIZED"]:
+    raise SystemExit("the sanitized library could not be loaded")

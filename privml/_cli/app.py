@@ -236,6 +236,51 @@ def cert(
         verb.run(out, identity=identity, days=days, show=show)
 
 
+@app.command("learn-thresholds")
+def learn_thresholds(
+    data: Annotated[Path, typer.Option(help="Labelled texts: text, tab, class; one per line.")],
+    out_dir: Annotated[
+        Path, typer.Option("--out", help="Directory for model, thresholds and report.")
+    ],
+    model: Model = "minilm-l6",
+    labels: Annotated[
+        str, typer.Option(help="Classes to train a classifier for, separated by commas.")
+    ] = "",
+    dev: Annotated[
+        Path | None, typer.Option(help="Rows for the report [default: some of --data].")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Mean share of tokens to keep.")
+    ] = 0.3,
+    reduce: Annotated[
+        bool, typer.Option(help="Cheaper polynomials for tokens of low importance?")
+    ] = True,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes with soft masks [default: 1].")
+    ] = None,
+    tuning_epochs: Annotated[
+        int | None, typer.Option(min=0, help="Passes with hard masks [default: 1].")
+    ] = None,
+    first_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes for a new classifier [default: 3].")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace earlier results.")] = False,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Train a model to prune tokens, within a budget, and write its secret thresholds."""
+    from privml._cli import learn as verb
+
+    options = verb.Options(
+        data=data, held=dev, model=model, labels=verb.labels_of(labels), out=out_dir,
+        budget=budget, reduce=reduce, epochs=epochs, tuning_epochs=tuning_epochs,
+        first_epochs=first_epochs, seed=seed, resume=resume, force=force,
+    )  # fmt: skip
+    with Output() as out:
+        verb.run(out, options)
+
+
 @app.command()
 def doctor(
     model: Model = "minilm-l6", json: Json = False, quiet: Quiet = False, debug: Debug = False

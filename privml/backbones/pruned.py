@@ -10,8 +10,7 @@ high importance if ``S_i >= beta_l``. Soft: both indicators become logistic func
 ``temperature``, m weighs keys (log m is added to the scores) and rows, and the two classes are
 blended; as the temperature goes to 0 this tends to the hard model. High rows of layer l get the
 exact GELU in layer l and the exact exp in layer l + 1, low rows the cheap ones. The last layer
-prunes nothing and keeps the classes it has. Causal models have no classes: grouping rows by class
-would lose their order.
+prunes nothing and keeps the classes it has.
 
 A row that was pruned is still carried along here, and influences nothing.
 """
@@ -85,7 +84,7 @@ def pruned_forward(
     reference
         Length that scores are normalised by.
     reduce
-        Whether rows of low importance get the cheap polynomials; never in a causal model.
+        Whether rows of low importance get the cheap polynomials.
     hard
         Hard masks, or soft ones that gradients pass.
     temperature
@@ -183,7 +182,7 @@ class _Rule:
     def decide(self, state: _State, raw: Tensor, layer: int) -> _State:
         """Return the rows that go on and their classes."""
         protected = protected_rows(self.encoder.config, self.batch)
-        reduce = self.reduce and not state.causal
+        reduce = self.reduce
         if not self.hard:
             return self._soft(state, raw, protected, layer, reduce=reduce)
         if self.schedule is not None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privml.protocols.cipherprune.blocks import BlockMatMul
 from privml.protocols.cipherprune.exp_low import OUT_SCALE as LOW_SCALE
 from privml.protocols.cipherprune.exp_low import ExpLow
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.arithmetic.mul import ScaleRows
+from privml.protocols.mpc.boolean.compare import Compare, packed
+from privml.protocols.mpc.boolean.logic import BitToRing
 from privml.protocols.mpc.engine import Engine, Part, Val
 from privml.protocols.mpc.nonlinear.maximum import Maximum
 from privml.protocols.mpc.primitive import Words
@@ -46,7 +49,10 @@ def together(parts: list[Val], n: int, *, axis: int = 0) -> Val:
 
 @dataclass(frozen=True)
 class Shape:
-    """Public sizes of one attention: heads, width, queries, keys, largest keys, query classes."""
+    """Public sizes of one attention: heads, width, queries, keys, largest keys, query classes.
+
+    ``causal`` says that rows stand in the order of the text behind row 0, the last token.
+    """
 
     heads: int
     width: int
@@ -58,8 +64,9 @@ class Shape:
 
 
 def attend(
-    e: Engine, qkv: Val, mask: Val | None, s: Shape, *, limit: float, bound: float
-) -> tuple[Val, Val | None]:
+    e: Engine, qkv: Val, mask: Val | None, order: Val | None, s: Shape, *, limit: float,
+    bound: float,
+) -> tuple[Val, Val | None]:  # fmt: skip
     """Return the context ``(queries, heads * width)`` and the scores of the keys ``(keys,)``.
 
     A score is the sum of a key's probabilities over heads and query rows, scale 16. With one key
@@ -72,6 +79,9 @@ def attend(
         the leading ones, those of high importance first.
     mask
         1 for real rows and 0 for masked ones, ``(keys,)`` at scale 0; ``None`` if all are real.
+    order
+        Secret positions ``(keys,)`` of the rows of a causal model that stand in another order than
+        the text's; a row sees those that are not behind it. 4 flights.
     limit
         Calibrated bound of the attention scores.
     bound
@@ -88,6 +98,9 @@ def attend(
     q, keys = part(0, k, (1, 0, 2), (h, k, w)), part(1, n, (1, 2, 0), (h, w, n))
     with e.scope("scores"):
         scores = _masked(e, fn.matmul(e, q, keys, bound=limit), mask, s, limit)
+    if order is not None and k > 1:
+        with e.scope("order"):
+            scores = _ordered(e, scores, order, limit)
     probs = _softmax(e, scores, mask, s)
     with e.scope("context"):
         wide = -(-n // BLOCK) * BLOCK
@@ -113,6 +126,33 @@ def _masked(e: Engine, scores: Val, mask: Val | None, s: Shape, limit: float) ->
         if words is not None and e.rank == 0:
             words = words - amount * _later(s.queries, s.keys)
     return scores.like(words, shape=scores.shape, bound=bound)
+
+
+def _ordered(e: Engine, scores: Val, order: Val, limit: float) -> Val:
+    """Push keys behind their query below the clip of exp, by comparing all pairs of positions."""
+    n = order.shape[0]
+    first, second = np.triu_indices(n, 1)
+    ring = at_least_pairs(e, order, first, second)
+    drop = 8 * limit + _PAD_MARGIN
+    words = scores.words
+    if words is not None and ring is not None:
+        hidden = np.zeros((n, n), np.uint64)
+        hidden[second, first] = ring
+        hidden[first, second] = np.uint64(1 if e.rank == 0 else 0) - ring
+        words = words - np.uint64(int(drop * 2.0**scores.scale)) * hidden
+    return scores.like(words, shape=scores.shape, bound=scores.bound + drop)
+
+
+def at_least_pairs(
+    e: Engine, x: Val, first: NDArray[np.intp], second: NDArray[np.intp]
+) -> Words | None:
+    """Shares of 1{x[first] >= x[second]} as 0/1 ring words for each pair; 4 flights."""
+    words = None if x.words is None else x.words[first] - x.words[second]
+    diff = x.like(words, shape=(len(first),), bound=2 * x.bound)
+    e.need(diff, "comparison of rows")
+    planes = e.apply(Compare(diff.shape), diff)
+    plane = Val((packed(len(first)),), 0, 1.0, None if planes is None else planes[0])
+    return e.apply(BitToRing(diff.shape), plane)
 
 
 def _later(queries: int, keys: int) -> Words:

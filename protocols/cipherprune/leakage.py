@@ -34,8 +34,8 @@ class Opened:
 
     @classmethod
     def by(cls, spec: PruneSpec, config: EncoderConfig) -> Self:
-        """Return what a model opens under these options; a causal one has no classes."""
-        classes = spec.reduce and not config.causal
+        """Return what a model opens under these options."""
+        classes = spec.reduce
         return cls(spec.reveal, spec.grid, classes, config.pooling == "mean")
 
     @property

@@ -70,7 +70,7 @@ class PrunedProgram(Program):
     @property
     def reduces(self) -> bool:
         """Whether rows may have cheap polynomials; both GELUs then have one scale."""
-        return self.prune.reduce and not self.config.causal
+        return self.prune.reduce
 
     def run(self, e: Engine, params: Mapping[str, Known], inputs: Inputs) -> Val:
         """Interpret the program; the result is open to the client only."""
@@ -120,10 +120,13 @@ class PrunedProgram(Program):
             x = self._norm(r, f"{name}.attn_norm", self._source(f"{name}.attn_norm"), x)
         qkv = self._linear(r, f"{name}.qkv", x, 3 * c.hidden)
         kinds = rows.classes if queries > 1 else classes(1, 1)
-        sizes = Shape(c.heads, c.head_dim, queries, rows.n, self.length, kinds, c.causal)
+        in_order = c.causal and rows.order is None
+        sizes = Shape(c.heads, c.head_dim, queries, rows.n, self.length, kinds, in_order)
         with e.scope(f"{name}.context"):
-            ctx, scores = attend(e, qkv, rows.mask, sizes, limit=self.bound(f"{name}.scores"),
-                                 bound=self.bound(f"{name}.context"))  # fmt: skip
+            ctx, scores = attend(
+                e, qkv, rows.mask, rows.order, sizes, limit=self.bound(f"{name}.scores"),
+                bound=self.bound(f"{name}.context"),
+            )  # fmt: skip
         if last:
             if queries < rows.n:
                 first = e.map(rows.x, lambda w: w[:1], (1, c.hidden))

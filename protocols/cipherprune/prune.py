@@ -8,18 +8,17 @@ scores instead of thresholds (3 + 1 flights) and opens nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from privml.protocols.cipherprune.attention import Classes, classes, stacked
+from privml.protocols.cipherprune.attention import Classes, at_least_pairs, classes, stacked
 from privml.protocols.cipherprune.compact import Compact
 from privml.protocols.cipherprune.keys import StableKeys
 from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.boolean.compare import Compare, packed
-from privml.protocols.mpc.boolean.logic import BitToRing
 from privml.protocols.mpc.engine import Engine, Val
 from privml.protocols.mpc.fields import Field, Shares
 from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
@@ -37,6 +36,9 @@ class Rows:
         Leading rows that get the exact polynomials.
     mask
         1 for real rows, 0 for padding and fillers, ``(n,)`` at scale 0; ``None`` if all are real.
+    order
+        Secret positions in the text ``(n,)`` at scale 0 where a causal model needs them and the
+        rows stand in another order; row 0 has the highest.
     widest
         Whether a plan does not know ``high`` and takes every row for both classes.
     """
@@ -44,6 +46,7 @@ class Rows:
     x: Val
     high: int
     mask: Val | None
+    order: Val | None = None
     widest: bool = False
 
     @property
@@ -105,11 +108,13 @@ def prune(
         Largest possible number of rows.
     """
     if rows.n == 1 or scores is None:
-        return Rows(rows.x, 1, rows.mask), ctx
+        return replace(rows, high=1, widest=False), ctx
     others = e.map(scores, lambda s: s[1:], (rows.n - 1,))
+    if causal and spec.reduce and rows.order is None:
+        rows = replace(rows, order=_positions(e, rows.x, capacity))
     if spec.reveal == "schedule":
         return _by_schedule(e, spec, rows, ctx, others, layer, capacity, causal=causal)
-    bits = 2 if spec.reduce and not causal else 1
+    bits = 2 if spec.reduce else 1
     with e.scope("compare"):
         planes = _above(e, others, secret, bits)
         keys, marks = _sort(e, planes, rows.n - 1, bits)
@@ -123,7 +128,7 @@ def prune(
         high = kept
         if kept == rows.n and not e.widest:  # nothing to leave out and no class to group
             marked = e.reshape(_column(e, real), rows.n)
-            return Rows(rows.x, kept, marked), ctx
+            return replace(rows, high=kept, mask=marked), ctx
     return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high, widest=widest)
 
 
@@ -182,7 +187,11 @@ def _compacted(
     if counts is None and kept == 1:
         first = _rows(e, rows.x, 0, 1), _rows(e, ctx, 0, 1)
         return Rows(first[0], 1, None), first[1]
-    parts = [ctx, rows.x] if real is None else [ctx, rows.x, _column(e, real)]
+    parts = [ctx, rows.x]
+    if real is not None:
+        parts.append(_column(e, real))
+    if rows.order is not None:
+        parts.append(e.reshape(rows.order, n, 1))
     width = sum(p.shape[1] for p in parts)
     joined = None
     if all(p.words is not None for p in parts):
@@ -200,7 +209,16 @@ def _compacted(
     tail = _split(e, moved, parts, kept - 1)
     whole = [stacked([_rows(e, p, 0, 1), t]) for p, t in zip(parts, tail, strict=True)]
     mask = None if real is None else e.reshape(whole[2], kept)
-    return Rows(whole[1], high, mask, widest), whole[0]
+    order = None if rows.order is None else e.reshape(whole[-1], kept)
+    return Rows(whole[1], high, mask, order, widest), whole[0]
+
+
+def _positions(e: Engine, x: Val, capacity: int) -> Val:
+    """Share public positions: rows in the order of the text behind row 0, the last token."""
+    at = np.arange(x.shape[0], dtype=np.uint64)
+    at[0] = capacity
+    blank = e.map(x, lambda w: np.zeros(len(w), np.uint64), (x.shape[0],))
+    return e.add_public(replace(blank, scale=0, bound=0.0), at, bound=float(capacity))
 
 
 def _column(e: Engine, real: Val) -> Val:
@@ -235,21 +253,22 @@ def _by_schedule(
     """Keep the k rows of highest score; nothing is opened but a random permutation."""
     n = rows.n
     kept, high = (min(k, n) for k in spec.schedule[layer])
-    reduce = spec.reduce and not causal
-    if kept == n and not reduce:
-        return Rows(rows.x, kept, rows.mask), ctx
+    if kept == n and not spec.reduce:
+        return replace(rows, high=kept), ctx
     if kept == 1:
         return _compacted(e, rows, ctx, scores, None, capacity, kept=1, high=1)
     with e.scope("compare"):
         keys = _ranks(e, scores)
-        if causal:
+        if causal and not spec.reduce:  # back to the order of the text
             bits = _plane(e.apply(Compare(keys.shape, (kept - 1,)), keys), n - 1)
             flip = ~np.uint64(0) if e.rank == 0 else np.uint64(0)
             below = bits.like(None if bits.words is None else bits.words ^ flip, shape=bits.shape)
             keys, _ = _sort(e, below, n - 1, 1)
     mask = rows.mask
     real = None if mask is None else e.map(mask, lambda m: m[1:], (n - 1,))
-    return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high if reduce else kept)
+    return _compacted(
+        e, rows, ctx, keys, real, capacity, kept=kept, high=high if spec.reduce else kept
+    )
 
 
 def _ranks(e: Engine, scores: Val) -> Val:
@@ -258,14 +277,7 @@ def _ranks(e: Engine, scores: Val) -> Val:
     if m == 1:
         return Val((1,), 0, 1.0, None if scores.words is None else scores.words * np.uint64(0))
     first, second = np.triu_indices(m, 1)
-    words = scores.words
-    diff = scores.like(
-        None if words is None else words[first] - words[second],
-        shape=(len(first),), bound=2 * scores.bound,
-    )  # fmt: skip
-    e.need(diff, "pruning score")
-    plane = _plane(e.apply(Compare(diff.shape), diff), len(first))
-    ring = e.apply(BitToRing(diff.shape), plane)
+    ring = at_least_pairs(e, scores, first, second)
     if ring is None:
         return Val((m,), 0, float(m))
     beats = np.zeros((m, m), np.uint64)

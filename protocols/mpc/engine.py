@@ -243,7 +243,7 @@ class Engine(ABC):
         bound = a.bound * abs(k) / 2.0**more_scale
         return a.like(words, shape=a.shape, scale=a.scale + more_scale, bound=bound)
 
-    def add_public(self, a: Val, constant: np.uint64, *, bound: float = 0.0) -> Val:
+    def add_public(self, a: Val, constant: np.uint64 | Words, *, bound: float = 0.0) -> Val:
         """Add public ring integers (only the holder of rank 0 does)."""
         words = a.words
         if words is not None and self.rank == 0:

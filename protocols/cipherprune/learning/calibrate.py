@@ -80,7 +80,7 @@ def calibrate_thresholds(
         theta[layer] = kept / unit
         beta[layer] = max(kept, _ends(scores[scores >= kept], 1 - high)) / unit
     return Thresholds(
-        tuple(theta), tuple(theta if config.causal else beta), heads=config.heads,
+        tuple(theta), tuple(beta), heads=config.heads,
         reference=reference,
     ).bound_to(encoder)  # fmt: skip
 

@@ -28,7 +28,7 @@ from privml.protocols.cipherprune.learning.loop import (
     load_weights,
     save_weights,
 )
-from privml.protocols.cipherprune.learning.machine import Fixed, Precision, choose
+from privml.protocols.cipherprune.learning.machine import Fixed, Precision, choose, products
 from privml.protocols.cipherprune.learning.masks import SoftThresholds, meet, quantile_start
 from privml.protocols.cipherprune.learning.objectives import (
     HardObjective,
@@ -86,7 +86,7 @@ class Options:
     first_drop: float = 0.05
     distil: float = 0.5
     reference: int = 128
-    sample: int = 2048
+    sample: int = 1024
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -302,9 +302,9 @@ class _Run:
         self.progress("teacher", 0.0)
         logits = torch.zeros(len(self.rows), len(self.teacher.config.labels))
         done = 0
-        with torch.no_grad():
+        with torch.no_grad(), products(self.precision):
             for which in self.rows.in_order(64):
-                logits[torch.from_numpy(which)] = self.teacher(self.rows.batch(which))
+                logits[torch.from_numpy(which)] = self.teacher(self.rows.batch(which)).float()
                 done += len(which)
                 self.progress("teacher", done / len(self.rows))
         return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -13,7 +14,7 @@ from privml.backbones.pruned import PrunedOutput, protected_rows, pruned_forward
 from privml.protocols.cipherprune.learning.data import Rows
 from privml.protocols.cipherprune.thresholds import Thresholds
 
-_STEPS = 14  # halvings of a bisection: 1e-4 of the first interval
+_STRIDE, _WIDEST, _FINE = 1.5, 64.0, 1.01
 _BATCH = 64
 
 
@@ -92,7 +93,7 @@ def meet(
 
     Notes
     -----
-    Cost: about 28 forward passes over the rows.
+    Cost: about 20 forward passes over the rows.
     """
 
     def scaled(theta: float, gap: float) -> Thresholds:
@@ -135,14 +136,17 @@ def soft_shares(out: PrunedOutput) -> tuple[Tensor, Tensor]:
 def _bisect(share: Callable[[float], float], target: float) -> float:
     """Return the factor, within a per cent, at which a falling share comes down to the target.
 
-    Factors lie in [1/64, 64]; the end of that interval is returned if the target lies outside.
+    Factors lie in [1/64, 64]; an end of that interval is returned if the target lies beyond.
     """
-    low, high = 1.0, 1.0
-    while share(high) > target and high < _WIDEST:
-        low, high = high, high * _STRIDE
-    while low == 1.0 and share(low) <= target and low > 1 / _WIDEST:
-        low, high = low / _STRIDE, low
-    while low > 1 / _WIDEST and high < _WIDEST and high > _FINE * low:
+    above = share(1.0) > target
+    stride = _STRIDE if above else 1 / _STRIDE
+    at = 1.0
+    while (share(at * stride) > target) == above:
+        at *= stride
+        if not 1 / _WIDEST < at < _WIDEST:
+            return at
+    low, high = sorted((at, at * stride))
+    while high > _FINE * low:
         middle = math.sqrt(low * high)
         if share(middle) > target:
             low = middle

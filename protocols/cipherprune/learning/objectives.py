@@ -110,8 +110,8 @@ class SoftObjective:
     Attributes
     ----------
     budget, high
-        Target shares of tokens kept and of high importance at the end; both fall from 1 during
-        the first ``ramp`` of the stage.
+        Target shares of tokens kept and of high importance at the end; both fall from what they
+        are at the first step during the first ``ramp`` of the stage.
     widths
         Temperature at the beginning and at the end; falls geometrically.
     rate
@@ -128,6 +128,7 @@ class SoftObjective:
     ramp: float
     kept_price: Price = field(default_factory=lambda: Price(0.05, 0.02))
     high_price: Price = field(default_factory=lambda: Price(0.02, 0.02))
+    first: tuple[float, float] | None = None
     targets: tuple[float, float] = (1.0, 1.0)
 
     def own(self) -> Mapping[str, tuple[nn.Parameter, float]]:
@@ -136,16 +137,22 @@ class SoftObjective:
 
     def loss(self, step: Step) -> Tensor:
         """Return task loss and price of the tokens."""
-        way = min(step.done / max(self.ramp, 1e-9), 1.0)
-        self.targets = (1 - way * (1 - self.budget), 1 - way * (1 - self.high))
-        first, last = self.widths
-        reference = self.masks.reference
+        reference, (first, last) = self.masks.reference, self.widths
         out = pruned_forward(
             self.model, step.batch, self.masks.theta / reference, self.masks.beta() / reference,
             reference=reference, reduce=self.masks.reduce, hard=False,
             temperature=first * (last / first) ** step.done,
         )  # fmt: skip
         kept, high = soft_shares(out)
+        if self.first is None:
+            self.first = float(kept.detach()), float(high.detach())
+            self.kept_price.seen, self.high_price.seen = self.first
+        way = min(step.done / max(self.ramp, 1e-9), 1.0)
+        goal = (self.budget, self.high)
+        kept_goal, high_goal = (
+            (1 - way) * a + way * b for a, b in zip(self.first, goal, strict=True)
+        )
+        self.targets = kept_goal, high_goal
         loss = self.task.of(out.output, step) + self.kept_price.cost(kept, self.targets[0])
         return loss + self.high_price.cost(high, self.targets[1]) if self.masks.reduce else loss
 
@@ -156,12 +163,15 @@ class SoftObjective:
         self.masks.clamp()
 
     def numbers(self) -> dict[str, float]:
-        """Return the prices."""
-        return _numbers({"kept": self.kept_price, "high": self.high_price})
+        """Return the prices and the first shares."""
+        kept, high = self.first or (1.0, 1.0)
+        numbers = _numbers({"kept": self.kept_price, "high": self.high_price})
+        return {**numbers, "first.kept": kept, "first.high": high}
 
     def restore(self, numbers: Mapping[str, float]) -> None:
-        """Take the prices back."""
+        """Take the prices and the first shares back."""
         _restore({"kept": self.kept_price, "high": self.high_price}, numbers)
+        self.first = numbers["first.kept"], numbers["first.high"]
 
 
 @dataclass

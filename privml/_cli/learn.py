@@ -1,0 +1,167 @@
+"""``privml learn-thresholds``: from labelled texts to a pruned model and its secret thresholds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privml._cli.output import Output, UsageError
+from privml._cli.tables import facts
+from privml.errors import ParameterError
+from privml.storage import fs
+from privml.storage.publish import atomic_write
+
+if TYPE_CHECKING:
+    from privml.backbones.encoder import Encoder
+    from privml.protocols.cipherprune import Learned, TaskData
+    from privml.protocols.cipherprune.learning import Options as Learning
+
+CHECKPOINT, TUNED, MODEL = "checkpoint", "fine-tuned", "model"
+THRESHOLDS, REPORT = "thresholds.json", "report.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line asks for; ``None`` means the default of the library."""
+
+    data: Path
+    held: Path | None
+    model: str
+    labels: tuple[str, ...]
+    out: Path
+    budget: float
+    reduce: bool
+    epochs: int | None
+    tuning_epochs: int | None
+    first_epochs: int | None
+    seed: int
+    resume: bool
+    force: bool
+
+
+def run(out: Output, asked: Options) -> None:
+    """Learn, write model, thresholds and report, and show what they do."""
+    _check_folder(asked)
+    out.progress(f"loading {asked.model}", 0.0)
+    from privml.backbones.saving import save_encoder
+    from privml.protocols.cipherprune.learning import TaskData, learn_thresholds
+
+    model = _classifier(asked)
+    classes = model.config.labels
+    data = TaskData.from_tsv(asked.data, classes=classes)
+    held = None if asked.held is None else TaskData.from_tsv(asked.held, classes=classes)
+    model = _tuned(out, asked, model, data)
+    learned = learn_thresholds(
+        model, data, validation=held, options=_learning(asked),
+        checkpoint_dir=asked.out / CHECKPOINT, progress=out.progress,
+    )  # fmt: skip
+    save_encoder(learned.model, asked.out / MODEL, replace=asked.force)
+    learned.thresholds.save(asked.out / THRESHOLDS, replace=asked.force)
+    text = json.dumps(learned.report, indent=1).encode()
+    atomic_write(asked.out / REPORT, text + b"\n", replace=True)
+    fs.remove_tree(asked.out / CHECKPOINT)
+    _show(out, asked, learned)
+
+
+def _check_folder(asked: Options) -> None:
+    """Refuse to overwrite results, or to start over where a run can go on."""
+    done = [name for name in (MODEL, THRESHOLDS) if fs.exists(asked.out / name)]
+    if done and not asked.force:
+        raise UsageError(
+            f"{asked.out} holds {' and '.join(done)} already; choose another directory, or pass "
+            "--force to replace them"
+        )
+    if fs.exists(asked.out / CHECKPOINT) and not asked.resume:
+        raise UsageError(
+            f"{asked.out} holds an unfinished run; pass --resume to go on with it, or choose "
+            "another directory"
+        )
+
+
+def _classifier(asked: Options) -> Encoder:
+    """Load the model; a fresh classifier is put on it if labels are given."""
+    from privml.backbones.loader import load_encoder
+    from privml.protocols.cipherprune.learning import with_classifier
+
+    model = load_encoder(asked.model)
+    if asked.labels:
+        if model.config.labels:
+            raise UsageError(f"{asked.model} has the labels {', '.join(model.config.labels)}")
+        return with_classifier(load_encoder(asked.model, pooling="pooler"), asked.labels)
+    if not model.config.labels:
+        raise UsageError(
+            f"{asked.model} has no classifier; pass --labels to train one, in the order of the "
+            "class numbers of the data"
+        )
+    return model
+
+
+def _tuned(out: Output, asked: Options, model: Encoder, data: TaskData) -> Encoder:
+    """Fine-tune a fresh classifier, or load what an interrupted run has fine-tuned."""
+    from privml.backbones.loader import load_encoder
+    from privml.backbones.saving import save_encoder
+    from privml.protocols.cipherprune.learning import fine_tune
+    from privml.protocols.cipherprune.learning.finetune import FINE_TUNING
+
+    if not asked.labels:
+        return model
+    folder = asked.out / TUNED
+    if asked.resume and fs.exists(folder / "config.json"):
+        return load_encoder(folder)
+    recipe = FINE_TUNING
+    if asked.first_epochs is not None:
+        recipe = replace(recipe, epochs=asked.first_epochs)
+    tuned = fine_tune(model, data, recipe=recipe, seed=asked.seed, progress=out.progress)
+    save_encoder(tuned, folder, replace=True)
+    return load_encoder(folder)
+
+
+def _learning(asked: Options) -> Learning:
+    from privml.protocols.cipherprune.learning import Options as Learning
+
+    options = Learning(budget=asked.budget, reduce=asked.reduce, seed=asked.seed)
+    if asked.epochs is not None:
+        options = replace(options, soft=replace(options.soft, epochs=asked.epochs))
+    if asked.tuning_epochs is not None:
+        options = replace(options, hard=replace(options.hard, epochs=asked.tuning_epochs))
+    return options
+
+
+def _show(out: Output, asked: Options, learned: Learned) -> None:
+    report: Mapping[str, Any] = learned.report
+    pruned = report["pruned"]
+    files = {
+        "model": str(asked.out / MODEL), "thresholds": str(asked.out / THRESHOLDS),
+        "report": str(asked.out / REPORT),
+    }  # fmt: skip
+    out.document({"ok": True, "files": files, "report": dict(report)})
+    tokens = [f"{layer['tokens']['mean']:.1f}" for layer in pruned["layers"]]
+    high = [f"{layer['high']['mean']:.1f}" for layer in pruned["layers"]]
+    accuracy = round(100 * pruned["accuracy"], 1)
+    unpruned = round(100 * report["unpruned"]["accuracy"], 1)
+    out.detail(
+        facts("learned", [
+            ("held out", f"{pruned['rows']} rows"),
+            ("accuracy", f"{accuracy} %, unpruned {unpruned} %"),
+            ("tokens", f"{' '.join(tokens)} at the start of each layer, mean"),
+            ("high", f"{' '.join(high)} of them exactly"),
+            ("budget", f"{pruned['share']:.3f} kept, {asked.budget:g} asked for"),
+        ])
+    )  # fmt: skip
+    if not report["budget_met"]:
+        out.note("warning: the budget is not met on the held-out rows; ask for a smaller one")
+    out.show(files["thresholds"])
+    out.note("the thresholds are the server's secret; give them to nobody")
+
+
+def labels_of(text: str) -> tuple[str, ...]:
+    """Return the labels of a list with commas; none if it is empty."""
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    if any(not name for name in names):
+        raise UsageError("a label is empty; separate labels by single commas")
+    if len(names) == 1 or len({name.lower() for name in names}) != len(names):
+        raise ParameterError("give at least two labels, all different")
+    return names
