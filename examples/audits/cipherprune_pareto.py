@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 from cipherprune_artefact import Artefact, Sentences, clear_accuracy, read_sentences
 from cipherprune_runs import OURS, NoRoom, Runs, Variant, in_turn, running
 from cipherprune_speed import by_length, total_bytes, total_s
 from cipherprune_sst2 import PRUNE, right
 from cipherprune_worker import simulate_all
 from frame import Options, Report, absent, reported
+from numpy.typing import NDArray
 
 from privml.report import Point, efficient, pareto_png
 from privml.storage.publish import atomic_write
@@ -85,7 +87,7 @@ def _points(
         found = simulate_all(a.pruned, PRUNE, chosen.ids, n=data.n, progress=report.progress)
         accuracy[a.name] = right(found, chosen)
     count, turns = (1, 1) if options.quick else (SENTENCES, TURNS)
-    costs = _costs(report, budgets, data, [int(r) for r in data.spread(count)], turns=turns)
+    costs = _costs(report, budgets, data, data.spread(count), turns=turns)
     references = {
         "padded": f"no pruning, {data.n} positions", "unpadded": "no pruning, no padding"
     }  # fmt: skip
@@ -96,7 +98,12 @@ def _points(
 
 
 def _costs(
-    report: Report, budgets: Sequence[Artefact], data: Sentences, rows: Sequence[int], *, turns: int
+    report: Report,
+    budgets: Sequence[Artefact],
+    data: Sentences,
+    rows: NDArray[np.intp],
+    *,
+    turns: int,
 ) -> Mapping[str, tuple[float, float]]:
     """Mean seconds and megabytes of a sentence for each budget and for the unpruned model."""
     variants = [Variant(a.name, a.pruned, data.n, "pruned", PRUNE) for a in budgets]
@@ -104,7 +111,7 @@ def _costs(
     found: dict[int, Runs] = {}
     with running(variants, turns=turns) as products:
         for product in products.values():
-            product.run(data.padded(rows[0]))  # also pays the set-up
+            product.run(data.padded(int(rows[0])))  # also pays the set-up
         for n, group in by_length(data, rows):
             alone = Variant("unpadded", budgets[0].unpruned, n, "no pruning, no padding")
             with running([alone], turns=turns * len(group)) as short:

@@ -1,4 +1,4 @@
-"""Time and bytes of the pruned classifier on real sentences, padded and unpadded without pruning."""
+"""Time and bytes of the pruned classifier on real sentences, against runs without pruning."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from cipherprune_runs import (
 )
 from cipherprune_sst2 import PRUNE, NotNamed, inputs
 from frame import Bar, Options, Report, absent, at_least, reported
+from numpy.typing import NDArray
+from product import Measured
 
 from privml.protocols.cipherprune.spec import PruneSpec
 
@@ -65,7 +67,7 @@ def speed_section(report: Report, options: Options) -> None:
 
 def _measure(
     report: Report, base: Sequence[Variant], others: Sequence[Variant], data: Sentences,
-    rows: Sequence[int] | np.ndarray, *, turns: int,
+    rows: NDArray[np.intp], *, turns: int,
 ) -> tuple[Found, list[Bar]]:  # fmt: skip
     """Run each sentence `turns` times every main way, once every other way."""
     found: Found = {}
@@ -89,7 +91,7 @@ def _measure(
     return found, bills
 
 
-def by_length(data: Sentences, rows: Sequence[int] | np.ndarray) -> list[tuple[int, list[int]]]:
+def by_length(data: Sentences, rows: NDArray[np.intp]) -> list[tuple[int, list[int]]]:
     """Group rows by their number of tokens, short ones first."""
     lengths = data.lengths
     out: dict[int, list[int]] = {}
@@ -103,7 +105,7 @@ def said(runs: Runs) -> str:
     return ", ".join(f"{name} {times(found).median:.2f} s" for name, found in runs.items())
 
 
-def _all(found: Found, name: str) -> list:
+def _all(found: Found, name: str) -> list[Measured]:
     return [run for runs in found.values() for run in runs[name]]
 
 

@@ -1,4 +1,4 @@
-"""The pruning step alone: 128 to 55 tokens of width 768 with their residual, between two parties."""
+"""The pruning step alone: 128 to 55 tokens of width 768 with residual, between two parties."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Sizes:
 
 
 def bubble_swaps(tokens: int, kept: int) -> int:
-    """Dependent adjacent swaps that bubble every dropped token to the end."""
+    """Return the dependent adjacent swaps that bubble every dropped token to the end."""
     return sum(tokens - 1 - k for k in range(tokens - kept))
 
 
 def bitonic(tokens: int) -> tuple[int, int]:
-    """Comparators and stages of one pass of a bitonic network over a power of two of tokens."""
+    """Return comparators and stages of one bitonic pass over a power of two of tokens."""
     depth = tokens.bit_length() - 1
     stages = depth * (depth + 1) // 2
     return tokens // 2 * stages, stages

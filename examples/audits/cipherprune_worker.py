@@ -1,8 +1,9 @@
 """Simulates the protocol on many sentences: ``cipherprune_worker.py MODEL N PRUNE``.
 
-MODEL and PRUNE are the JSON of the model and of the pruning options. Requests come on stdin and answers leave on stdout, one
-JSON line each: the row's number and token ids; its number, outputs and token counts. The program is
-the protocol's own integer program on clear words under fresh masks, in one thread.
+MODEL and PRUNE are the JSON of the model and of the pruning options. Requests come on stdin and
+answers leave on stdout, one JSON line each: the row's number and token ids; its number, outputs and
+token counts. A row passes through the protocol's own integer program on clear words under fresh
+masks, in one thread.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from privml.protocols.cipherprune.learning.calibrate import calibrate_thresholds
     from privml.protocols.cipherprune.learning.data import TaskData
     from privml.protocols.cipherprune.learning.finetune import fine_tune, with_classifier
     from privml.protocols.cipherprune.learning.learn import Learned, Options, learn_thresholds
@@ -18,6 +19,7 @@ _HOMES = {
     "PruneSpec": "spec",
     "TaskData": "learning.data",
     "Thresholds": "thresholds",
+    "calibrate_thresholds": "learning.calibrate",
     "fine_tune": "learning.finetune",
     "learn_thresholds": "learning.learn",
     "with_classifier": "learning.finetune",
@@ -29,6 +31,7 @@ __all__ = [
     "PruneSpec",
     "TaskData",
     "Thresholds",
+    "calibrate_thresholds",
     "fine_tune",
     "learn_thresholds",
     "with_classifier",

@@ -11,6 +11,7 @@ from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart, public_part
 from privml.errors import ParameterError, UntrustedArtifact
 from privml.protocols.cipherprune.spec import PruneSpec
+from privml.protocols.cipherprune.thresholds import Thresholds
 from privml.protocols.mpc.engine import Known, Simulator
 from privml.protocols.mpc.fields import Seeds
 from privml.protocols.mpc.inputs import client_inputs, fit, outputs
@@ -86,6 +87,12 @@ class PrivateModel:
 
     def _thresholds(self, prune: PruneSpec) -> Words:
         """Raw thresholds of every layer but the last as ring words ``(layers - 1, 2)``."""
+        learned = self._learned(prune)
+        raw = np.array([learned.raw_theta, learned.raw_beta], np.uint64).T
+        return np.maximum(raw, np.uint64(1))  # masked rows have the score 0
+
+    def _learned(self, prune: PruneSpec) -> Thresholds:
+        """Thresholds that belong to this model."""
         learned = prune.thresholds
         if learned is None:
             raise ParameterError(
@@ -93,8 +100,7 @@ class PrivateModel:
                 "load them with Thresholds.load; reveal='schedule' works without"
             )
         learned.require(self.encoder)
-        raw = np.array([learned.raw_theta, learned.raw_beta], np.uint64).T
-        return np.maximum(raw, np.uint64(1))  # masked rows have the score 0
+        return learned
 
     def __call__(
         self, batch: Encoded, *, mode: Literal["clear", "simulate"] = "clear", seed: int = 0
@@ -106,8 +112,9 @@ class PrivateModel:
         batch
             Token batch.
         mode
-            ``"clear"``: the float model. ``"simulate"``: the integer program of the protocol on
-            clear words, masks (hence rounding bits) from ``seed``.
+            ``"clear"``: the float model, its clear twin if tokens are pruned. ``"simulate"``: the
+            integer program of the protocol on clear words, masks (hence rounding bits) from
+            ``seed``; with pruning one sentence after the other.
 
         Returns
         -------
@@ -115,14 +122,34 @@ class PrivateModel:
             ``(B, output_dim)`` float64: embeddings or logits.
         """
         if mode == "clear":
-            clear: Output = self.encoder(batch).detach().numpy().astype(np.float64)
-            return clear
+            return self._clear(batch)
         if mode != "simulate":
             raise ParameterError(f"mode {mode!r}: choose clear or simulate, or call execute")
-        plan = self.plan(n=batch.length, rows=batch.batch_size)
+        rows = batch.batch_size if self.spec.prune is None else 1
+        plan = self.plan(n=batch.length, rows=rows)
         root = Csprng(seed.to_bytes(32, "little")).child("simulation")
         seeds = Seeds((root.child(0), root.child(1)), None)
-        return self.simulate(plan, batch, seeds)[0]
+        parts = [
+            self.simulate(plan, batch.rows(at, at + rows), seeds)[0]
+            for at in range(0, batch.batch_size, rows)
+        ]
+        return np.concatenate(parts)
+
+    def _clear(self, batch: Encoded) -> Output:
+        """Evaluate the float model, or its pruned twin, which decides on float scores."""
+        prune = self.spec.prune
+        if prune is None:
+            clear: Output = self.encoder(batch).detach().numpy().astype(np.float64)
+            return clear
+        from privml.backbones.pruned import pruned_forward
+
+        learned = None if prune.reveal == "schedule" else self._learned(prune)
+        out = pruned_forward(
+            self.encoder, batch, *((learned.theta, learned.beta) if learned else ()),
+            reference=prune.reference, reduce=prune.reduce, schedule=prune.schedule or None,
+        )  # fmt: skip
+        pruned: Output = out.output.detach().numpy().astype(np.float64)
+        return pruned
 
     def simulate(self, plan: Plan, batch: Encoded, seeds: Seeds) -> tuple[Output, dict[str, float]]:
         """Evaluate the integer program under given masks; also return the head-room table.

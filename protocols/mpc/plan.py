@@ -227,17 +227,28 @@ class Plan:
         """Multiply-adds of one clear forward pass over the batch."""
         return self.rows * multiply_adds(self.config, length=self.length)
 
-    def predict(self, link: str = "loopback") -> float:
+    def predict(
+        self, link: str = "loopback", *, cost: Cost | None = None, share: float = 1.0
+    ) -> float:
         """Predicted on-line seconds: compute + flights * RTT / 2 + bytes / bandwidth.
 
         A rough figure for choosing sizes; the run prints the measured one beside it.
+
+        Parameters
+        ----------
+        link
+            Name of a modelled link.
+        cost, share
+            Cost of a pruned run that keeps fewer tokens, and the share of the work on rows that is
+            left; by default those of the plan.
         """
         if link not in LINKS:
             raise ParameterError(f"unknown link {link!r}; choose one of {', '.join(LINKS)}")
         rtt, bandwidth = LINKS[link]
-        compute = self.macs() / _MACS_PER_S + self.cost.corrections / _CORRECTIONS_PER_S
-        wire = 8 * max(self.cost.sent) / bandwidth
-        return compute + self.cost.flights * (_FLIGHT_S + rtt / 2) + wire
+        cost = cost or self.cost
+        compute = share * self.macs() / _MACS_PER_S + cost.corrections / _CORRECTIONS_PER_S
+        wire = 8 * max(cost.sent) / bandwidth
+        return compute + cost.flights * (_FLIGHT_S + rtt / 2) + wire
 
     def memory_bytes(self) -> tuple[int, int]:
         """Estimated peak memory of server and client, within 6 % of what was measured.
@@ -276,6 +287,7 @@ class Plan:
             "claim": str(self.claim), "failure_probability": self.claim.failure_prob,
             "failure_condition": self.claim.failure,
             "leakage": list(self.leakage), "digest": self.digest,
+            **({} if self.spec.prune is None else {"prune": self.spec.prune.as_dict()}),
         }  # fmt: skip
 
     def to_json(self) -> bytes:
