@@ -11,6 +11,7 @@ from product_party import Model, encoder_of
 
 from privml.backbones import Encoded
 from privml.protocols.cipherprune.spec import PruneSpec
+from privml.protocols.cipherprune.thresholds import Thresholds
 
 TOKENS = 128
 THRESHOLDS = "thresholds.json"
@@ -24,7 +25,8 @@ class Artefact:
     ----------
     folder
         ``FOLDER/thresholds.json`` with its safetensors file, the model in ``FOLDER/model`` or in
-        FOLDER itself, and maybe ``FOLDER/unpruned``: the model before thresholds were learned.
+        FOLDER itself, and maybe ``FOLDER/fine-tuned``: the model before thresholds were learned.
+        This is what ``examples/sst2_cipherprune.py`` writes.
     """
 
     folder: Path
@@ -66,6 +68,12 @@ class Artefact:
         return Model(name=str(self.directory), thresholds=str(self.thresholds))
 
     @property
+    def prune(self) -> PruneSpec:
+        """The default options, with reduction unless the thresholds were learned without."""
+        found = Thresholds.load(self.thresholds)
+        return PruneSpec(reduce=found.raw_beta != found.raw_theta)
+
+    @property
     def unpruned(self) -> Model:
         """The same weights without thresholds."""
         return Model(name=str(self.directory))
@@ -73,7 +81,7 @@ class Artefact:
     @property
     def before(self) -> Model | None:
         """The model before thresholds were learned, if it lies in the folder."""
-        folder = self.folder / "unpruned"
+        folder = self.folder / "fine-tuned"
         return Model(name=str(folder)) if folder.is_dir() else None
 
 
@@ -143,11 +151,10 @@ def clear_accuracy(model: Model, data: Sentences) -> float:
     return evaluate(encoder, Rows(data.ids, data.labels, encoder.config.pad_id)).accuracy
 
 
-def clear_pruned(artefact: Artefact, data: Sentences, *, prune: PruneSpec) -> dict[str, object]:
+def clear_pruned(artefact: Artefact, data: Sentences) -> dict[str, object]:
     """Return accuracy and exact token counts of the clear twin with hard thresholds."""
     from privml.protocols.cipherprune.learning import Rows, evaluate
-    from privml.protocols.cipherprune.thresholds import Thresholds
 
     encoder, found = encoder_of(artefact.pruned), Thresholds.load(artefact.thresholds)
     rows = Rows(data.ids, data.labels, encoder.config.pad_id)
-    return evaluate(encoder, rows, found, reduce=prune.reduce).as_dict()
+    return evaluate(encoder, rows, found, reduce=artefact.prune.reduce).as_dict()

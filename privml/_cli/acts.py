@@ -52,6 +52,19 @@ def _forget(out: Output) -> dict[str, Any]:
     return forget_a_patient(out)
 
 
+def _prune(out: Output) -> dict[str, Any]:
+    from privml._cli.prune_act import prune_long_texts
+
+    return prune_long_texts(out)
+
+
+PRUNED = Act(
+    "pruned_inference",
+    "CipherPrune: tokens that matter little are dropped under encryption, and cost nothing more",
+    _prune,
+)
+"""What ``--cipherprune`` shows instead of the others."""
+
 ACTS: tuple[Act, ...] = (
     Act(
         "private_inference",

@@ -45,6 +45,13 @@ Used = Annotated[Path | None, typer.Option(help="Log of used pools [default: the
 Insecure = Annotated[
     bool, typer.Option("--insecure-loopback", help="Plaintext, on this machine only.")
 ]
+Thresholds = Annotated[
+    Path | None, typer.Option("--thresholds", help="The server's secret, NAME of its two files.")
+]
+RevealMode = Annotated[
+    Literal["bucket", "count", "schedule"] | None,
+    typer.Option(help="What both learn of the tokens kept [default: bucket]."),
+]
 IdentityName = Annotated[
     str | None, typer.Option("--identity", help="DIR/NAME of this side's certificate.")
 ]
@@ -76,13 +83,16 @@ def demo(
     only: Annotated[
         Literal["inference", "forest"] | None, typer.Option(help="One act [default: both].")
     ] = None,
+    cipherprune: Annotated[
+        bool, typer.Option("--cipherprune", help="Long texts, without and with token pruning.")
+    ] = False,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """See a private answer, and a forest that forgets a patient."""
     from privml._cli import demo as verb
 
     with Output() as out:
-        verb.run(out, only)
+        verb.run(out, only, cipherprune=cipherprune)
 
 
 @app.command()
@@ -92,14 +102,23 @@ def infer(
     n: Annotated[
         int | None, typer.Option(help="Padded tokens [default: fits the longest text].")
     ] = None,
+    cipherprune: Annotated[
+        bool, typer.Option("--cipherprune", help="Prune tokens; one text a run.")
+    ] = False,
+    thresholds: Thresholds = None, reveal: RevealMode = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(help="Without --thresholds: share of tokens each layer keeps [0.75]."),
+    ] = None,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Classify your own text, both parties on this machine, in one command."""
     from privml._cli import infer as verb
 
     asked = _question(text, file, labels, template, truncate)
+    prune = verb.pruning(cipherprune, thresholds=thresholds, reveal=reveal, keep=keep)
     with Output() as out:
-        verb.run(out, asked, model=model, n=n, embedding=embedding)
+        verb.run(out, asked, model=model, n=n, embedding=embedding, prune=prune)
 
 
 @app.command()
@@ -113,15 +132,35 @@ def plan(
         Path | None, typer.Option("--out", help="Where the plan file is written.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace another plan there.")] = False,
+    prune: Annotated[
+        Path | None,
+        typer.Option("--prune", metavar="THRESHOLDS", help="Prune tokens by these thresholds."),
+    ] = None,
+    reveal: RevealMode = None,
+    grid: Annotated[str, typer.Option(help="Buckets of token counts, like 8,16,32,64.")] = "",
+    no_reduce: Annotated[
+        bool, typer.Option("--no-reduce", help="No cheaper polynomials for minor tokens.")
+    ] = False,
+    schedule: Annotated[
+        str, typer.Option(help="Fixed tokens per layer but the last, like 55,54 or 55/20,54/20.")
+    ] = "",
+    expect: Annotated[
+        str, typer.Option(help="Tokens per layer to price, like 55,54; the text's length first.")
+    ] = "",
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Print bill, claim and leakage of a run before anything is computed or sent."""
     from privml._cli import plan as verb
+    from privml._cli.pruning import Options
 
+    options = Options(
+        thresholds=prune, reveal=reveal, grid=grid, reduce=not no_reduce, schedule=schedule,
+        expect=expect,
+    )  # fmt: skip
     with Output() as out:
         verb.run(
             out, model=model, n=n, rows=rows, embedding=embedding, source=source, path=out_file,
-            force=force,
+            force=force, prune=options,
         )  # fmt: skip
 
 
@@ -156,7 +195,7 @@ def pool(
 def serve(
     plan: Annotated[str, typer.Option("--plan", help="Plan file, or - for stdin.")],
     pool: Annotated[Path, typer.Option(help="The server's pool.")],
-    model: Model = "minilm-l6",
+    model: Model = "minilm-l6", thresholds: Thresholds = None,
     identity: IdentityName = None,
     pin: Annotated[
         list[str] | None,
@@ -174,8 +213,9 @@ def serve(
     from privml._cli import serve as verb
 
     options = verb.Options(
-        plan=plan, model=model, pool=pool, identity=identity, pins=tuple(pin or ()), host=host,
-        port=port, runs=runs, used=used, insecure_loopback=insecure_loopback, deadline_s=deadline,
+        plan=plan, model=model, thresholds=thresholds, pool=pool, identity=identity,
+        pins=tuple(pin or ()), host=host, port=port, runs=runs, used=used,
+        insecure_loopback=insecure_loopback, deadline_s=deadline,
     )  # fmt: skip
     with Output() as out:
         verb.run(out, options)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
+from privml._cli.pruning import tokens
 from privml._cli.tables import both_ways, megabytes, set_up
 
 _SUMS = (
@@ -22,7 +24,9 @@ def total(bills: Sequence[Mapping[str, Any]], *, setup_bytes: int) -> dict[str, 
         Length of a pool's set-up message, by the plan; the rest of the set-up is the public part.
     """
     parts = [{**bill, **_split(bill["setup_mb"], setup_bytes / 1e6)} for bill in bills]
-    return {"runs": len(bills), **{key: sum(part[key] for part in parts) for key in _SUMS}}
+    found = {"runs": len(bills), **{key: sum(part[key] for part in parts) for key in _SUMS}}
+    pruned = [{"length": bill["length"], "kept": bill["kept"]} for bill in bills if "kept" in bill]
+    return {**found, "tokens": pruned} if pruned else found
 
 
 def _split(setup_mb: float, per_pool: float) -> dict[str, float]:
@@ -40,7 +44,23 @@ def client_rows(bill: Mapping[str, Any]) -> list[tuple[str, str]]:
     if pool + model > 0:
         setup = f"{set_up(pool, model)}, in {bill['setup_s']:.2f} s"
     return [
+        *_token_rows(bill.get("tokens", ())),
         ("on line", f"{bill['online_s']:.2f} s{runs}, {bill['flights']} flights, {moved}"),
         ("off line", f"{megabytes(bill['offline_mb'])} of correlations, {expanded}"),
         ("set-up", setup),
     ]
+
+
+def mean_tokens(runs: Sequence[Mapping[str, Any]]) -> tuple[float, list[list[float]]]:
+    """Return mean length, and mean counts of each layer but the last, of pruned runs."""
+    layers = zip(*(run["kept"] for run in runs), strict=True)
+    means = [[fmean(pair[k] for pair in layer) for k in (0, -1)] for layer in layers]
+    return fmean(run["length"] for run in runs), means
+
+
+def _token_rows(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return what pruned runs opened, on the mean if there were several."""
+    if not runs:
+        return []
+    mean = f" (mean of {len(runs)} runs)" if len(runs) > 1 else ""
+    return [("opened", tokens(*mean_tokens(runs)) + mean)]

@@ -7,17 +7,20 @@ from typing import Any, Final, Literal, TypeAlias
 from rich.text import Text
 
 import privml
-from privml._cli.acts import ACTS
-from privml._cli.output import Output
+from privml._cli.acts import ACTS, PRUNED
+from privml._cli.output import Output, UsageError
 
 Only: TypeAlias = Literal["inference", "forest"]
 NAMES: Final[dict[Only, str]] = {"inference": "private_inference", "forest": "forgetting"}
 """Acts as ``--only`` names them."""
 
 
-def run(out: Output, only: Only | None = None) -> None:
+def run(out: Output, only: Only | None = None, *, cipherprune: bool = False) -> None:
     """Perform every act, or one, and print one document."""
+    if cipherprune and only == "forest":
+        raise UsageError("--cipherprune is about inference; leave --only forest out")
     wanted = [act for act in ACTS if only is None or act.name == NAMES[only]]
+    wanted = [PRUNED] if cipherprune else wanted
     sections: dict[str, Any] = {}
     for act in wanted:
         out.detail(Text(act.title, style="bold underline"))

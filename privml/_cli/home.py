@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from privml._cli.inputs import Question
+from privml.protocols.cipherprune.thresholds import Thresholds
 from privml.protocols.mpc.plan import Plan
 from privml.storage.publish import atomic_write
 from privml.transport.identity import Identity
@@ -28,18 +29,22 @@ class Home:
         self._identities = {
             name: Identity.generate(path / f"{name}-identity", name) for name in self._pools
         }
+        self._thresholds = path / "thresholds"
         self._used: Words = ["--used", path / "used"]
 
-    def write(self, plan: Plan, asked: Question) -> None:
-        """Put down the plan, for all, and the question, for the client alone."""
+    def write(self, plan: Plan, asked: Question, thresholds: Thresholds | None = None) -> None:
+        """Put down the plan, for all, and the secrets of client and server, each for one."""
         plan.save(self._plan)
+        if thresholds is not None:
+            thresholds.save(self._thresholds)
         atomic_write(self._question, asked.to_json())
 
-    def serve(self, model: str, *, runs: int) -> Words:
+    def serve(self, model: str, *, runs: int, thresholds: bool = False) -> Words:
         """Return the server's command line; it reads the plan from stdin, once it is dealt."""
+        secret: Words = ["--thresholds", self._thresholds] if thresholds else []
         return ["serve", "--plan", "-", "--model", model, "--pool", self._pools["server"],
                 "--port", "0", "--runs", str(runs), *self._tls("server", "client"),
-                *self._used]  # fmt: skip
+                *self._used, *secret]  # fmt: skip
 
     def deal(self, *, runs: int) -> Words:
         """Return the dealer's command line."""

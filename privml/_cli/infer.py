@@ -18,17 +18,19 @@ from privml._cli.children import Child, Children, Event
 from privml._cli.home import Home
 from privml._cli.inputs import Question, fit_labels
 from privml._cli.output import Output, UsageError
+from privml._cli.pruning import KEEP, Local
 from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
 from privml._cli.result import combine, show
 from privml._cli.tables import facts, megabytes, plan_rows
 from privml.errors import ParameterError
+from privml.params import check, outside
+from privml.protocols.cipherprune.spec import PruneSpec, Reveal
 from privml.protocols.mpc.spec import EmbeddingMode, Spec
 from privml.storage import fs
 
 if TYPE_CHECKING:
     from privml.backbones.batch import Encoded
     from privml.backbones.encoder import Encoder
-    from privml.protocols.mpc.model import PrivateModel
     from privml.protocols.mpc.plan import Plan
 
 #: Padded lengths are multiples of this; it hides the exact length of the longest text.
@@ -50,21 +52,59 @@ class Job:
     length: int
     rows: int
     runs: int
+    prune: PruneSpec | None = None
+
+
+def pruning(
+    wanted: bool, *, thresholds: Path | None, reveal: Reveal | None, keep: float | None
+) -> Local | None:
+    """Check the options of pruning; ``None`` without it.
+
+    Raises
+    ------
+    UsageError, ParameterError
+        They do not fit together, or the share is out of range.
+    """
+    if not wanted:
+        if thresholds is not None or reveal is not None or keep is not None:
+            raise UsageError("--thresholds, --reveal and --keep belong to --cipherprune; add it")
+        return None
+    if thresholds is not None and (keep is not None or reveal == "schedule"):
+        raise UsageError("--thresholds say what is kept: leave --keep and --reveal schedule out")
+    check("pruning", outside("keep", KEEP if keep is None else keep, 0.01, 1.0))
+    return Local(thresholds=thresholds, reveal=reveal, keep=KEEP if keep is None else keep)
 
 
 def run(
-    out: Output, asked: Question, *, model: str, n: int | None, embedding: EmbeddingMode
-) -> None:
+    out: Output, asked: Question, *, model: str, n: int | None, embedding: EmbeddingMode,
+    prune: Local | None = None,
+) -> None:  # fmt: skip
     """Classify privately, compare with the clear model, print everything."""
-    document = classify_here(out, asked, model=model, n=n, embedding=embedding)
+    document = classify_here(out, asked, model=model, n=n, embedding=embedding, prune=prune)
     out.document({"ok": True, **document})
 
 
 def classify_here(
     out: Output, asked: Question, *, model: str, n: int | None = None,
-    embedding: EmbeddingMode = "released",
+    embedding: EmbeddingMode = "released", prune: Local | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Do the whole job, show it, and return it as plain values.
+    """Do the whole job, show it, and return it as plain values; see :func:`work`."""
+    found = work(out, asked, model=model, n=n, embedding=embedding, prune=prune)
+    show(out, found)
+    return found
+
+
+def work(
+    out: Output, asked: Question, *, model: str, n: int | None = None,
+    embedding: EmbeddingMode = "released", prune: Local | None = None, plan_shown: bool = True,
+    rows: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Do the whole job and return it as plain values.
+
+    Parameters
+    ----------
+    rows
+        Texts and labels per run; as many as memory allows by default, with ``prune`` always one.
 
     Raises
     ------
@@ -74,19 +114,22 @@ def classify_here(
         A process failed; all others were stopped and the files removed.
     """
     clock = Clock()
-    job = _read(out, asked, model, n)
+    job = _read(out, asked, model, n, prune, rows)
     clock.lap("load")
     hear = _Listener(out).hear
     with _private_directory() as folder, Children(hear, private=folder) as children:
         home = Home(folder)
-        server = children.start("server", home.serve(model, runs=job.runs), stdin=True)
-        private, plan = _plan(out, job, embedding)
+        learned = None if job.prune is None else job.prune.thresholds
+        command = home.serve(model, runs=job.runs, thresholds=learned is not None)
+        server = children.start("server", command, stdin=True)
+        plan = _plan(out, job, embedding)
         clock.lap("plan")
         _check_room(folder, plan, job.runs)
-        out.detail(facts("plan", plan_rows(plan.summary())))
-        home.write(plan, job.asked)
+        if plan_shown:
+            out.detail(facts("plan", plan_rows(plan.summary())))
+        home.write(plan, job.asked, learned)
         dealer = children.start("dealer", home.deal(runs=job.runs))
-        clear = _clear(private, job)
+        clear = _clear(job)
         dealt = children.result(dealer, limit_s=_WORK_S)
         clock.lap("deal")
         port = _listening(children, server, plan)
@@ -96,9 +139,7 @@ def classify_here(
         served = children.result(server, limit_s=_START_S)
         clock.lap("query")
     clear_answers = classify.decide(plan, job.asked, clear)
-    found = combine(plan, job.runs, got, served, dealt, clear_answers, clock.laps)
-    show(out, found)
-    return found
+    return combine(plan, job.runs, got, served, dealt, clear_answers, clock.laps)
 
 
 class Clock:
@@ -146,7 +187,9 @@ def _private_directory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _read(out: Output, asked: Question, name: str, n: int | None) -> Job:
+def _read(
+    out: Output, asked: Question, name: str, n: int | None, prune: Local | None, rows: int | None
+) -> Job:  # fmt: skip
     """Load the model and tokenise; every error of the input shows here."""
     out.progress(f"loading {name}", 0.0)
     from privml.backbones.loader import load_encoder
@@ -159,23 +202,28 @@ def _read(out: Output, asked: Question, name: str, n: int | None) -> Job:
         raise ParameterError(f"n = {n} must lie in [1, {top}], the limit of {name}")
     batch = classify.encode(tokenizer, asked, length=n)
     length = n or min(-(-batch.length // STEP) * STEP, top)
-    rows = min(batch.batch_size, max(1, RUN_TOKENS // length))
+    if prune is not None:
+        out.progress("choosing what to keep", 0.0)
+        spec = prune.spec(encoder, length)
+        return Job(asked, name, encoder, batch, length, 1, batch.batch_size, spec)
+    rows = min(batch.batch_size, rows or max(1, RUN_TOKENS // length))
     runs = -(-batch.batch_size // rows)
     return Job(asked, name, encoder, batch, length, -(-batch.batch_size // runs), runs)
 
 
-def _plan(out: Output, job: Job, embedding: EmbeddingMode) -> tuple[PrivateModel, Plan]:
+def _plan(out: Output, job: Job, embedding: EmbeddingMode) -> Plan:
     out.progress("calibrating ranges", 0.0)
     from privml.protocols.mpc.model import PrivateModel
 
-    private = PrivateModel(job.encoder, Spec(embedding=embedding))
-    return private, private.plan(n=job.length, rows=job.rows)
+    private = PrivateModel(job.encoder, Spec(embedding=embedding, prune=job.prune))
+    return private.plan(n=job.length, rows=job.rows)
 
 
-def _clear(private: PrivateModel, job: Job) -> NDArray[np.float64]:
-    """Evaluate the float model here, for the comparison only."""
+def _clear(job: Job) -> NDArray[np.float64]:
+    """Evaluate the float model here, without pruning, for the comparison only."""
     starts = range(0, job.batch.batch_size, _CLEAR_ROWS)
-    return np.concatenate([private(job.batch.rows(k, k + _CLEAR_ROWS)) for k in starts])
+    parts = [job.encoder(job.batch.rows(k, k + _CLEAR_ROWS)).detach().numpy() for k in starts]
+    return np.concatenate(parts).astype(np.float64)
 
 
 def _check_room(folder: Path, plan: Plan, runs: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from privml._cli.machine import memory_bytes
 from privml._cli.output import Output, UsageError
+from privml._cli.pruning import Options, expected, expected_rows
 from privml._cli.tables import facts, megabytes, plan_rows
 from privml.errors import Corrupt
 from privml.protocols.mpc.plan import MAX_PLAN_BYTES, Plan
@@ -16,9 +17,10 @@ from privml.storage.files import read_file
 
 def run(
     out: Output, *, model: str, n: int, rows: int, embedding: EmbeddingMode, source: str,
-    path: Path | None, force: bool,
+    path: Path | None, force: bool, prune: Options,
 ) -> None:  # fmt: skip
     """Make a plan, print it, and write it to ``path`` if given; ``force`` replaces another one."""
+    pruning = prune.spec()
     out.progress(f"loading {model}", 0.0)
     from privml.backbones.loader import load_encoder
     from privml.protocols.mpc.model import PrivateModel
@@ -26,15 +28,22 @@ def run(
 
     encoder = load_encoder(model)
     out.progress("calibrating ranges", 0.3)
-    plan = PrivateModel(encoder, Spec(embedding=embedding)).plan(n=n, rows=rows, source=source)
-    summary = plan.summary()
+    if pruning is not None and pruning.thresholds is not None:
+        pruning.thresholds.require(encoder)
+    spec = Spec(embedding=embedding, prune=pruning)
+    plan = PrivateModel(encoder, spec).plan(n=n, rows=rows, source=source)
+    summary, typical = plan.summary(), expected(plan, prune)
+    if typical is not None:
+        summary["expected"] = typical
     if path is not None:
         _save(plan, path, force=force)
     out.document({"ok": True, "plan": summary, "file": None if path is None else str(path)})
     if out.mode.quiet:
         out.show(str(summary["digest"]))
         return
-    out.show(facts("plan", [*plan_rows(summary), ("digest", summary["digest"])]))
+    out.show(
+        facts("plan", [*plan_rows(summary), *expected_rows(typical), ("digest", summary["digest"])])
+    )
     _warn(out, plan)
     if path is not None:
         out.note(f"plan written to {path}; it is public, give it to both parties and the dealer")

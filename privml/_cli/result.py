@@ -7,7 +7,7 @@ from typing import Any
 
 from privml._cli import bill
 from privml._cli.output import Output
-from privml._cli.tables import answers, facts, megabytes
+from privml._cli.tables import answers, at_most, facts, megabytes
 from privml.backbones.zero_shot import Verdict
 from privml.protocols.mpc.plan import Plan
 
@@ -56,12 +56,16 @@ def _compare(record: Document, clear: Verdict) -> dict[str, Any]:
 def show(out: Output, found: Document) -> None:
     """Print answers, bill, claim and leakage."""
     cost, results = found["bill"], found["results"]
+    whole = "unpruned " if "prune" in found["plan"] else ""
     agreement = (
-        f"{sum(r['agree'] for r in results)} of {len(results)} with the model in the clear, "
+        f"{sum(r['agree'] for r in results)} of {len(results)} with the {whole}model in the clear, "
         f"largest difference of a score {found['max_score_difference']:.1e}"
     )
     plan, runs = found["plan"], cost["client"]["runs"]
-    planned = f"{runs * plan['predicted_s']['loopback']:.1f} s, {runs * plan['flights']} flights"
+    largest = at_most(plan)
+    planned = (
+        f"{largest}{runs * plan['predicted_s']['loopback']:.1f} s, {runs * plan['flights']} flights"
+    )
     dealt = f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s"
     out.show(answers(results, compare=True))
     out.detail(

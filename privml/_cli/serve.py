@@ -11,6 +11,7 @@ from privml._cli import cert
 from privml._cli.inputs import load_plan
 from privml._cli.main import Terminated
 from privml._cli.output import Output, UsageError
+from privml._cli.pruning import with_thresholds
 from privml.protocols.mpc.plan import MAX_PLAN_BYTES, Plan
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Options:
 
     plan: str
     model: str
+    thresholds: Path | None
     pool: Path
     identity: str | None
     pins: tuple[str, ...]
@@ -46,6 +48,8 @@ def run(out: Output, options: Options) -> None:
         )
     identity = cert.load(options.identity)
     plan = None if options.plan == "-" else load_plan(Path(options.plan))
+    if plan is not None:
+        with_thresholds(plan.spec, options.thresholds)
     model = _load(out, options.model)
     if plan is None:
         plan = Plan.from_json(sys.stdin.buffer.read(MAX_PLAN_BYTES + 1))
@@ -62,7 +66,7 @@ def run(out: Output, options: Options) -> None:
             failed.append({"code": event.code, "message": event.message})
         out.note(f"{event.kind}: {event.message}", kind=event.kind, code=event.code)
 
-    private = PrivateModel(model, plan.spec)
+    private = PrivateModel(model, with_thresholds(plan.spec, options.thresholds))
     with Server(
         private, plan, options.pool, host=options.host, port=options.port, identity=identity,
         pins=options.pins, used=options.used, insecure_loopback=options.insecure_loopback,

@@ -29,7 +29,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 def plan_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a plan promises, as rows of :func:`facts`."""
-    seconds = summary["predicted_s"]
+    seconds, top = summary["predicted_s"], at_most(summary)
     up, down = summary["online_mb_client_to_server"], summary["online_mb_server_to_client"]
     moved = both_ways(up, down)
     dealt = f"{megabytes(summary['offline_mb_per_run'])} per run in the client's pool"
@@ -38,15 +38,20 @@ def plan_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("model", str(summary["model"])),
         ("batch", f"{count(summary['rows'], 'row')} of {summary['length']} tokens, padded; public"),
-        ("on line", f"{summary['flights']} flights, {moved}"),
+        ("on line", f"{top}{summary['flights']} flights, {moved}"),
         ("off line", f"{dealt}; the server's pool holds seeds only"),
         ("set-up", f"{once}, from the server"),
-        ("predicted", ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
+        ("predicted", top + ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
         ("memory", f"about {server} at the server, {client} at the client"),
         ("claim", str(summary["claim"])),
         ("failure", str(summary["failure_condition"])),
         *leakage_rows(summary["leakage"]),
     ]
+
+
+def at_most(summary: Mapping[str, Any]) -> str:
+    """Return the words before a price that only a text without a pruned token reaches."""
+    return "at most " if summary.get("prune", {}).get("reveal") in ("bucket", "count") else ""
 
 
 def leakage_rows(lines: Sequence[str]) -> list[tuple[str, str]]:

@@ -36,7 +36,7 @@ from privml.backbones.substitutes import blended_exp, blended_gelu
 from privml.errors import ParameterError
 
 Thresholds = Tensor | Sequence[float]
-Schedule = Sequence[tuple[int, int]]
+Schedule = Sequence[tuple[int | Tensor, int | Tensor]]
 
 
 class PrunedOutput(NamedTuple):
@@ -92,7 +92,8 @@ def pruned_forward(
         quantity over the rows of a text is 1.
     schedule
         Pairs (rows kept, rows of high importance) of each layer but the last: those of highest
-        score, ties go to the earlier row. Replaces the thresholds and needs hard masks.
+        score, ties go to the earlier row. Replaces the thresholds and needs hard masks. A number
+        may be a tensor ``(B, 1)``, one for each text.
     observe
         As in :meth:`privml.backbones.encoder.Encoder.forward`; sees pruned rows too.
 

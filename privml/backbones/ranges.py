@@ -122,10 +122,11 @@ def default_ranges(encoder: Observable) -> dict[str, Interval]:
     The sentences (general English, 2 to about 100 tokens) go through in batches padded to their
     longest row; the shortest once more, padded to the model's full length.
     """
-    return calibrate(encoder, _default_batches(encoder))
+    return calibrate(encoder, default_batches(encoder))
 
 
-def _default_batches(encoder: Observable) -> list[Encoded]:
+def default_batches(encoder: Observable) -> list[Encoded]:
+    """Return the batches that :func:`default_ranges` calibrates on."""
     config, tokenizer = encoder.config, encoder.tokenizer
     if tokenizer is None:
         length = min(config.max_length, 64)

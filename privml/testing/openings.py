@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from privml.protocols.mpc.arithmetic.affine import Affine
+from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.engine import Executor, Known, Output, Val
 from privml.protocols.mpc.fields import Array
 from privml.protocols.mpc.primitive import Context, Primitive
@@ -26,14 +28,15 @@ MASKED = frozenset({
     "gelu_low", "linear", "matmul", "maximum", "mul", "normalise", "poly_truncate", "scale_rows",
     "select", "square", "stable_keys", "sum_squares", "truncate",
 })  # fmt: skip
-#: What is opened on purpose: primitive, number of its message, number of the array in it.
-LISTED: Mapping[tuple[str, int, int], str] = {
-    ("compact", 0, 0): "masked",
-    ("compact", 0, 1): "masked",
-    ("compact", 1, 0): "shuffled",
-    ("compact", 1, 1): "count",
-    ("open_bits", 0, 0): "bucket",
-    ("reveal", 0, 0): "output",
+#: What is opened on purpose: end of the scope, primitive, number of its message, number of the
+#: array in it.
+LISTED: Mapping[tuple[str, str, int, int], str] = {
+    (".prune/compact", "compact", 0, 0): "masked",
+    (".prune/compact", "compact", 0, 1): "masked",
+    (".prune/compact", "compact", 1, 0): "shuffled",
+    (".prune/compact", "compact", 1, 1): "count",
+    (".prune/bucket", "open_bits", 0, 0): "bucket",
+    ("reveal", "reveal", 0, 0): "output",
 }
 #: Purposes that a reveal mode permits beside ``masked`` and ``output``.
 PERMITTED: Mapping[str, frozenset[str]] = {
@@ -57,6 +60,8 @@ class Opening:
         Number of the message within the primitive, and of the array within the message.
     words
         The opened array, for a one-way message what was received.
+    bits
+        If it is packed bits with padding behind them: their number, else 0.
     """
 
     rank: int
@@ -64,6 +69,7 @@ class Opening:
     message: int
     part: int
     words: Array
+    bits: int = 0
 
     @property
     def key(self) -> tuple[str, int, str, int, int]:
@@ -73,10 +79,12 @@ class Opening:
     @property
     def purpose(self) -> str:
         """``masked``, one of the values of :data:`LISTED`, or ``""`` if it is not permitted."""
-        name = self.place[2]
+        scope, _, name = self.place
         if name in MASKED:
             return "masked"
-        return LISTED.get((name, self.message, self.part), "")
+        where = {(name, self.message, self.part)}
+        found = [w for (end, *at), w in LISTED.items() if {tuple(at)} == where and scope.endswith(end)]
+        return found[0] if found else ""
 
 
 @dataclass
@@ -88,24 +96,28 @@ class Watch:
     _local: threading.local = field(default_factory=threading.local)
     _counts: dict[tuple[int, str], int] = field(default_factory=dict)
 
-    def enter(self, rank: int, scope: str, name: str) -> None:
+    def enter(self, rank: int, scope: str, prim: Primitive) -> None:
         """Say which primitive this thread runs now."""
         with self._lock:
             number = self._counts.get((rank, scope), 0)
             self._counts[(rank, scope)] = number + 1
-        self._local.place, self._local.message = (scope, number, name), 0
+        self._local.place, self._local.message = (scope, number, prim.name), 0
+        self._local.bits = 0
+        if rank == 1 and isinstance(prim, Linear | Affine):  # the client receives top bits
+            self._local.bits = prim.n * (prim.m if isinstance(prim, Linear) else prim.d)
 
     def leave(self) -> None:
         """Say that the primitive of this thread is over."""
-        self._local.place, self._local.message = ("", 0, ""), 0
+        self._local.place, self._local.message, self._local.bits = ("", 0, ""), 0, 0
 
     def keep(self, rank: int, arrays: Sequence[Array]) -> None:
         """Record the arrays of one message."""
         place = getattr(self._local, "place", ("", 0, ""))
         message = getattr(self._local, "message", 0)
+        bits = getattr(self._local, "bits", 0)
         self._local.message = message + 1
         found = [
-            Opening(rank, place, message, part, np.array(array))
+            Opening(rank, place, message, part, np.array(array), bits)
             for part, array in enumerate(arrays)
             if array.size
         ]
@@ -141,7 +153,7 @@ def watched() -> Iterator[Watch]:
     def call(
         self: Executor, prim: Primitive, inputs: tuple[Val, ...], known: Known | None
     ) -> Output | None:
-        watch.enter(self.rank, self._places.scope, prim.name)
+        watch.enter(self.rank, self._places.scope, prim)
         try:
             return run(self, prim, inputs, known)
         finally:

@@ -63,14 +63,10 @@ class Shape:
     causal: bool
 
 
-def attend(
-    e: Engine, qkv: Val, mask: Val | None, order: Val | None, s: Shape, *, limit: float,
-    bound: float,
-) -> tuple[Val, Val | None]:  # fmt: skip
-    """Return the context ``(queries, heads * width)`` and the scores of the keys ``(keys,)``.
-
-    A score is the sum of a key's probabilities over heads and query rows, scale 16. With one key
-    the context is its value, nothing is computed and there are no scores.
+def probabilities(
+    e: Engine, qkv: Val, mask: Val | None, order: Val | None, s: Shape, *, limit: float
+) -> Val:
+    """Return the attention probabilities ``(heads, queries, keys)`` at scale 16.
 
     Parameters
     ----------
@@ -84,31 +80,52 @@ def attend(
         the text's; a row sees those that are not behind it. 4 flights.
     limit
         Calibrated bound of the attention scores.
-    bound
-        Calibrated bound of the context.
     """
     h, w, n, k = s.heads, s.width, s.keys, s.queries
-
-    def part(i: int, rows: int, order: tuple[int, ...], shape: tuple[int, ...]) -> Val:
-        return e.map(qkv, lambda x: x.reshape(n, 3, h, w)[:rows, i].transpose(order), shape)
-
-    if n == 1:
-        value = e.map(qkv, lambda x: x.reshape(1, 3, h * w)[:, 2], (1, h * w))
-        return value.like_bound(bound), None
-    q, keys = part(0, k, (1, 0, 2), (h, k, w)), part(1, n, (1, 2, 0), (h, w, n))
+    q = _part(e, qkv, s, 0, k, (1, 0, 2), (h, k, w))
+    keys = _part(e, qkv, s, 1, n, (1, 2, 0), (h, w, n))
     with e.scope("scores"):
         scores = _masked(e, fn.matmul(e, q, keys, bound=limit), mask, s, limit)
     if order is not None and k > 1:
         with e.scope("order"):
             scores = _ordered(e, scores, order, limit)
-    probs = _softmax(e, scores, mask, s)
-    with e.scope("context"):
-        wide = -(-n // BLOCK) * BLOCK
-        ctx = _padded_product(e, probs, part(2, n, (1, 0, 2), (h, n, w)), wide, bound)
-        ctx = fn.truncate(e, e.reshape(ctx, h * k * w), ctx.scale - fn.F)
-    out = e.map(ctx, lambda x: x.reshape(h, k, w).transpose(1, 0, 2).reshape(k, h * w), (k, h * w))
+    return _softmax(e, scores, mask, s)
+
+
+def raw_scores(probs: Val) -> Val:
+    """Sum of each key's probabilities over heads and query rows, ``(keys,)`` at scale 16; local."""
+    h, k, n = probs.shape
     words = None if probs.words is None else probs.words.sum(axis=(0, 1))
-    return out, Val((n,), fn.F, 1.1 * h * k, words)
+    return Val((n,), fn.F, 1.1 * h * k, words)
+
+
+def context(e: Engine, probs: Val, qkv: Val, s: Shape, *, bound: float) -> Val:
+    """Return the values weighted by their probabilities, ``(queries, heads * width)``; 2 flights.
+
+    ``bound`` is the calibrated bound of the context.
+    """
+    h, w, n, k = s.heads, s.width, s.keys, s.queries
+    wide = -(-n // BLOCK) * BLOCK
+    values = _part(e, qkv, s, 2, n, (1, 0, 2), (h, n, w))
+    ctx = _padded_product(e, probs, values, wide, bound)
+    ctx = fn.truncate(e, e.reshape(ctx, h * k * w), ctx.scale - fn.F)
+    return e.map(ctx, lambda x: x.reshape(h, k, w).transpose(1, 0, 2).reshape(k, -1), (k, h * w))
+
+
+def only_value(e: Engine, qkv: Val, s: Shape, *, bound: float) -> Val:
+    """Return the context where there is one key: its value, nothing is computed."""
+    width = s.heads * s.width
+    value = e.map(qkv, lambda x: x.reshape(1, 3, width)[:, 2], (1, width))
+    return value.like_bound(bound)
+
+
+def _part(
+    e: Engine, qkv: Val, s: Shape, i: int, rows: int, order: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> Val:  # fmt: skip
+    """Return queries (0), keys (1) or values (2) by head."""
+    sizes = (s.keys, 3, s.heads, s.width)
+    return e.map(qkv, lambda x: x.reshape(sizes)[:rows, i].transpose(order), shape)
 
 
 def _masked(e: Engine, scores: Val, mask: Val | None, s: Shape, limit: float) -> Val:
@@ -169,7 +186,7 @@ def _softmax(e: Engine, scores: Val, mask: Val | None, s: Shape) -> Val:
         top = _row_max(e, e.reshape(scores, h * k, n))
     x = e.sub(scores, e.reshape(top, h, k, 1))
 
-    def part(name: str, start: int, stop: int) -> Part:
+    def part(name: str, start: int, stop: int) -> Part[Val]:
         return name or "exact", lambda lane: _class(lane, x, mask, (start, stop), s, low=bool(name))
 
     return together(e.side_by_side([part(*c) for c in s.classes]), k, axis=1)

@@ -8,19 +8,29 @@ for one pruning step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from privml.backbones.base import OpNode
 from privml.backbones.config import EncoderConfig
 from privml.errors import UnsupportedError
-from privml.protocols.cipherprune.attention import Shape, attend, classes, stacked, together
+from privml.protocols.cipherprune.attention import (
+    Shape,
+    classes,
+    context,
+    only_value,
+    probabilities,
+    raw_scores,
+    stacked,
+    together,
+)
 from privml.protocols.cipherprune.blocks import BlockMatMul
 from privml.protocols.cipherprune.gelu_low import OUT_SCALE as LOW_SCALE
 from privml.protocols.cipherprune.gelu_low import GeluLow
-from privml.protocols.cipherprune.prune import Rows, prune
+from privml.protocols.cipherprune.prune import Decision, Rows, decide, move
 from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.engine import Engine, Known, Part, Val
@@ -122,24 +132,43 @@ class PrunedProgram(Program):
         kinds = rows.classes if queries > 1 else classes(1, 1)
         in_order = c.causal and rows.order is None
         sizes = Shape(c.heads, c.head_dim, queries, rows.n, self.length, kinds, in_order)
-        with e.scope(f"{name}.context"):
-            ctx, scores = attend(
-                e, qkv, rows.mask, rows.order, sizes, limit=self.bound(f"{name}.scores"),
-                bound=self.bound(f"{name}.context"),
-            )  # fmt: skip
-        if last:
-            if queries < rows.n:
-                first = e.map(rows.x, lambda w: w[:1], (1, c.hidden))
-                rows = Rows(first, 1, None)
+        bound = self.bound(f"{name}.context")
+        if rows.n == 1:
+            ctx = only_value(e, qkv, sizes, bound=bound)
+            rows = replace(rows, high=1, widest=False)
         else:
-            secret = r.params.get(THRESHOLDS, Known()).bias
+            with e.scope(f"{name}.context"):
+                probs = probabilities(
+                    e, qkv, rows.mask, rows.order, sizes, limit=self.bound(f"{name}.scores")
+                )
+            job = partial(context, probs=probs, qkv=qkv, s=sizes, bound=bound)
             with e.scope(f"{name}.prune"):
-                rows, ctx = prune(
-                    e, self.prune, rows, ctx, scores, None if secret is None else secret[layer],
-                    layer=layer, capacity=self.length, causal=c.causal,
-                )  # fmt: skip
+                rows, ctx = self._pruned(r, layer, rows, probs, job)
+        if not last:
             e.found.append((rows.n, rows.high))
         return self._feed_forward(r, name, rows, ctx)
+
+    def _pruned(
+        self, r: Running, layer: int, rows: Rows, probs: Val, job: Callable[[Engine], Val]
+    ) -> tuple[Rows, Val]:
+        """Rows that go on and their contexts; the product with the values runs beside."""
+        e = r.engine
+        if layer == self.config.layers - 1:
+            (ctx,) = e.side_by_side([("product", job)])
+            if ctx.shape[0] < rows.n:
+                rows = Rows(e.map(rows.x, lambda w: w[:1], (1, self.config.hidden)), 1, None)
+            return rows, ctx
+        secret = r.params.get(THRESHOLDS, Known()).bias
+        deciding = partial(
+            decide, spec=self.prune, rows=rows, scores=raw_scores(probs),
+            secret=None if secret is None else secret[layer],
+            layer=layer, capacity=self.length, causal=self.config.causal,
+        )  # fmt: skip
+        parts: list[Part[Val | Decision]] = [("product", job), ("decision", deciding)]
+        product, decision = e.side_by_side(parts)
+        if not (isinstance(product, Val) and isinstance(decision, Decision)):
+            raise AssertionError("internal error in privml: parts come back in order")
+        return move(e, decision, product, self.length)
 
     def _feed_forward(self, r: Running, name: str, rows: Rows, ctx: Val) -> Rows:
         e, c = r.engine, self.config
@@ -158,7 +187,7 @@ class PrunedProgram(Program):
             y = self._norm(r, f"{name}.ffn_norm", f"{name}.ffn_sum", y)
         return replace(rows, x=y)
 
-    def _gelu(self, hidden: Val, kind: str, start: int, stop: int) -> Part:
+    def _gelu(self, hidden: Val, kind: str, start: int, stop: int) -> Part[Val]:
         """GELU of one class of rows, as a part that runs beside the other class's."""
 
         def body(e: Engine) -> Val:

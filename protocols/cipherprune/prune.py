@@ -90,46 +90,68 @@ class OpenBits(Primitive):
         return planes
 
 
-def prune(
-    e: Engine, spec: PruneSpec, rows: Rows, ctx: Val, scores: Val | None, secret: Words | None, *,
+@dataclass(frozen=True)
+class Decision:
+    """Which rows go on, before they are moved.
+
+    Attributes
+    ----------
+    rows
+        The rows, with what must move along.
+    keys
+        Secret places of rows 1.. in the new order; ``None`` if no row moves or leaves.
+    real
+        Marks of rows 1.. that are no fillers; move with them.
+    counts
+        Secret counts to open with the move; ``None`` if ``kept`` and ``high`` are known.
+    kept, high
+        Rows that go on and those of high importance, row 0 included.
+    widest
+        See :class:`Rows`.
+    """
+
+    rows: Rows
+    keys: Val | None
+    real: Val | None = None
+    counts: Val | None = None
+    kept: int = 0
+    high: int = 0
+    widest: bool = False
+
+
+def decide(
+    e: Engine, spec: PruneSpec, rows: Rows, scores: Val, secret: Words | None, *,
     layer: int, capacity: int, causal: bool,
-) -> tuple[Rows, Val]:  # fmt: skip
-    """Return the kept rows (``x`` is the residual) and their contexts.
+) -> Decision:  # fmt: skip
+    """Compare scores; uses exchanges only, so it can run beside the product with the values.
 
     Parameters
     ----------
-    ctx
-        Contexts ``(n, d)`` that move with the rows.
     scores
-        Raw scores ``(n,)`` at scale 16, or ``None`` when there is one row.
+        Raw scores ``(n,)`` at scale 16 of at least two rows.
     secret
         The server's two thresholds of this layer, raw at scale 16; ``None`` at the client.
     capacity
         Largest possible number of rows.
     """
-    if rows.n == 1 or scores is None:
-        return replace(rows, high=1, widest=False), ctx
     others = e.map(scores, lambda s: s[1:], (rows.n - 1,))
     if causal and spec.reduce and rows.order is None:
         rows = replace(rows, order=_positions(e, rows.x, capacity))
     if spec.reveal == "schedule":
-        return _by_schedule(e, spec, rows, ctx, others, layer, capacity, causal=causal)
+        return _by_schedule(e, spec, rows, others, layer, causal=causal)
     bits = 2 if spec.reduce else 1
-    with e.scope("compare"):
-        planes = _above(e, others, secret, bits)
-        keys, marks = _sort(e, planes, rows.n - 1, bits)
+    planes = _above(e, others, secret, bits)
+    keys, marks = _sort(e, planes, rows.n - 1, bits)
     widest = e.widest and bits == 2
     counts = e.map(marks, lambda b: b.reshape(bits, -1).sum(axis=1), (bits,))
-    real = e.map(marks, lambda b: b[: rows.n - 1], (rows.n - 1,))
     if spec.reveal == "count":
-        return _compacted(e, rows, ctx, keys, None, capacity, counts=counts, widest=widest)
+        return Decision(rows, keys, counts=counts, widest=widest)
+    real = e.map(marks, lambda b: b[: rows.n - 1], (rows.n - 1,))
     kept, high = _bucket(e, spec, counts, rows.n)
-    if bits == 1:
-        high = kept
-        if kept == rows.n and not e.widest:  # nothing to leave out and no class to group
-            marked = e.reshape(_column(e, real), rows.n)
-            return replace(rows, high=kept, mask=marked), ctx
-    return _compacted(e, rows, ctx, keys, real, capacity, kept=kept, high=high, widest=widest)
+    if bits == 1 and kept == rows.n and not e.widest:  # none to leave out, no class to group
+        marked = e.reshape(_column(e, real), rows.n)
+        return Decision(replace(rows, mask=marked), None, kept=kept, high=kept)
+    return Decision(rows, keys, real, None, kept, high if bits == 2 else kept, widest)
 
 
 def _above(e: Engine, scores: Val, secret: Words | None, bits: int) -> Val:
@@ -174,16 +196,15 @@ def _bucket(e: Engine, spec: PruneSpec, counts: Val, n: int) -> tuple[int, int]:
     return kept, min(high, kept)
 
 
-def _compacted(
-    e: Engine, rows: Rows, ctx: Val, keys: Val, real: Val | None, capacity: int, *,
-    counts: Val | None = None, kept: int = 0, high: int = 0, widest: bool = False,
-) -> tuple[Rows, Val]:  # fmt: skip
-    """Move rows by their keys; row 0 stays in front and out of the shuffle.
+def move(e: Engine, d: Decision, ctx: Val, capacity: int) -> tuple[Rows, Val]:
+    """Move rows and their contexts ``(n, d)`` as decided; 2 flights.
 
-    ``real`` marks the rows that are no fillers and moves with them; ``counts`` are opened when the
-    number of kept rows is not fixed before.
+    Row 0 stays in front and out of the shuffle.
     """
+    rows, real, counts, kept, high = d.rows, d.real, d.counts, d.kept, d.high
     n = rows.n
+    if d.keys is None:
+        return replace(rows, high=high), ctx
     if counts is None and kept == 1:
         first = _rows(e, rows.x, 0, 1), _rows(e, ctx, 0, 1)
         return Rows(first[0], 1, None), first[1]
@@ -199,7 +220,7 @@ def _compacted(
     told_size = 0 if counts is None else counts.shape[0]
     prim = Compact(n - 1, capacity - 1, width, max(kept - 1, 0), told_size)
     moving = Val((n - 1, width), fn.F, 1.0, None if joined is None else joined[1:])
-    inputs = (moving, keys) if counts is None else (moving, keys, counts)
+    inputs = (moving, d.keys) if counts is None else (moving, d.keys, counts)
     with e.scope("compact"):
         moved, told = e.apply_pair(prim, *inputs)
     if counts is not None:
@@ -210,7 +231,7 @@ def _compacted(
     whole = [stacked([_rows(e, p, 0, 1), t]) for p, t in zip(parts, tail, strict=True)]
     mask = None if real is None else e.reshape(whole[2], kept)
     order = None if rows.order is None else e.reshape(whole[-1], kept)
-    return Rows(whole[1], high, mask, order, widest), whole[0]
+    return Rows(whole[1], high, mask, order, d.widest), whole[0]
 
 
 def _positions(e: Engine, x: Val, capacity: int) -> Val:
@@ -247,28 +268,25 @@ def _split(e: Engine, moved: Words | None, parts: list[Val], rows: int) -> list[
 
 
 def _by_schedule(
-    e: Engine, spec: PruneSpec, rows: Rows, ctx: Val, scores: Val, layer: int, capacity: int, *,
-    causal: bool,
-) -> tuple[Rows, Val]:  # fmt: skip
+    e: Engine, spec: PruneSpec, rows: Rows, scores: Val, layer: int, *, causal: bool
+) -> Decision:
     """Keep the k rows of highest score; nothing is opened but a random permutation."""
     n = rows.n
     kept, high = (min(k, n) for k in spec.schedule[layer])
+    high = high if spec.reduce else kept
     if kept == n and not spec.reduce:
-        return replace(rows, high=kept), ctx
+        return Decision(rows, None, kept=kept, high=kept)
     if kept == 1:
-        return _compacted(e, rows, ctx, scores, None, capacity, kept=1, high=1)
-    with e.scope("compare"):
-        keys = _ranks(e, scores)
-        if causal and not spec.reduce:  # back to the order of the text
-            bits = _plane(e.apply(Compare(keys.shape, (kept - 1,)), keys), n - 1)
-            flip = ~np.uint64(0) if e.rank == 0 else np.uint64(0)
-            below = bits.like(None if bits.words is None else bits.words ^ flip, shape=bits.shape)
-            keys, _ = _sort(e, below, n - 1, 1)
+        return Decision(rows, scores, kept=1, high=1)
+    keys = _ranks(e, scores)
+    if causal and not spec.reduce:  # back to the order of the text
+        bits = _plane(e.apply(Compare(keys.shape, (kept - 1,)), keys), n - 1)
+        flip = ~np.uint64(0) if e.rank == 0 else np.uint64(0)
+        below = bits.like(None if bits.words is None else bits.words ^ flip, shape=bits.shape)
+        keys, _ = _sort(e, below, n - 1, 1)
     mask = rows.mask
     real = None if mask is None else e.map(mask, lambda m: m[1:], (n - 1,))
-    return _compacted(
-        e, rows, ctx, keys, real, capacity, kept=kept, high=high if spec.reduce else kept
-    )
+    return Decision(rows, keys, real, None, kept, high)
 
 
 def _ranks(e: Engine, scores: Val) -> Val:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,8 @@ HEADROOM_BITS = 2
 RANGE_BITS = 62
 
 Output = Words | tuple[Words, Words]
-Part = tuple[str, Callable[["Engine"], "Val"]]
+T = TypeVar("T")
+Part = tuple[str, Callable[["Engine"], T]]
 """Name of a part of a program, and the part."""
 
 
@@ -181,7 +182,7 @@ class Engine(ABC):
         """Name a part of the program for meters and plans."""
         return nullcontext()
 
-    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+    def side_by_side(self, parts: Sequence[Part[T]]) -> list[T]:
         """Run independent parts, each in a scope of its own, sharing flights.
 
         A part may call primitives that only exchange. The flights of all are those of the longest.
@@ -296,7 +297,7 @@ class Planner(Engine):
         self.steps.append(Step(self._places.scope, prim, prim.cost(), self._lane))
         return None
 
-    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+    def side_by_side(self, parts: Sequence[Part[T]]) -> list[T]:
         """Record the parts one after the other, as lanes of a group."""
         internal(self._lane is None, "lanes do not nest")
         self._groups += 1
@@ -410,16 +411,16 @@ class Executor(Engine):
         out: Output = prim.run(self.ctx, corr, *(x.words for x in inputs), *extra)
         return out
 
-    def side_by_side(self, parts: Sequence[Part]) -> list[Val]:
+    def side_by_side(self, parts: Sequence[Part[T]]) -> list[T]:
         """Run the parts in threads of their own over merged exchanges."""
         if len(parts) == 1:
             return super().side_by_side(parts)
 
-        def job(part: Part) -> Callable[[Lane], Val]:
+        def job(part: Part[T]) -> Callable[[Lane], T]:
             name, body = part
             at = self._places.fork()
 
-            def go(lane: Lane) -> Val:
+            def go(lane: Lane) -> T:
                 engine = Executor(Context(lane), self._supply, index=self._index)
                 engine._places, engine._item = at, self._item
                 with engine.scope(name):
