@@ -10,14 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from operator import add
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import asdict, astuple
 
 from privml.errors import ParameterError
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True, gc=False):
     """Figures of one party; all sums.
 
     Attributes
@@ -56,10 +59,7 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the field-wise sum."""
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in _FIELDS})
-
-
-_FIELDS = tuple(f.name for f in fields(Tally))
+        return Tally(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 from privml._typing import Bytes
 from privml.errors import MalformedMessage, ParameterError
@@ -56,8 +57,7 @@ _TYPES = {int(kind): kind for kind in FrameType}
 _EMPTY = frozenset({FrameType.ABORT, FrameType.CLOSE})
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, gc=False):
     """Decoded frame header.
 
     Attributes
@@ -106,18 +106,16 @@ class Header:
 
 
 def _check_fields(header: Header) -> None:
-    bad = [
-        name
-        for name, ok in (
-            ("sender", header.sender in (0, 1)),
-            ("session", len(header.session) == TAG_BYTES),
-            ("round", 0 <= header.round <= MAX_ROUND),
-            ("tag", 0 <= header.tag <= MAX_TAG),
-            ("length", 0 <= header.length <= MAX_LENGTH),
-        )
-        if not ok
-    ]
-    if bad:
+    fits = (
+        header.sender in (0, 1),
+        len(header.session) == TAG_BYTES,
+        0 <= header.round <= MAX_ROUND,
+        0 <= header.tag <= MAX_TAG,
+        0 <= header.length <= MAX_LENGTH,
+    )
+    if not all(fits):
+        names = ("sender", "session", "round", "tag", "length")
+        bad = [name for name, ok in zip(names, fits, strict=True) if not ok]
         raise ParameterError(
             f"frame header fields out of range: {', '.join(bad)}; "
             "rounds and tags are 32-bit, a payload is at most 2^48 bytes"
@@ -158,8 +156,7 @@ def decode_header(data: Bytes) -> Header:
     return Header(_TYPES[kind], sender, session, number, tag, length)
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True, gc=False):
     """What the next frame from the peer must be.
 
     Attributes

@@ -6,8 +6,9 @@ Prints every number the design sets a target for, measured here and now::
     python examples/audits/cipherprune.py --json --sst2 DIR --data dev.tsv --pareto BUDGETS
 
 DIR holds ``thresholds.json`` with its safetensors file, and the model in ``DIR/model`` or in DIR
-itself, as ``examples/sst2_cipherprune.py`` writes it; accuracy is also held against ``DIR/fine-tuned`` if that is a model. dev.tsv has a text, a tab
-and a class per line. BUDGETS has one such DIR per token budget; the plot lands in it.
+itself, as ``examples/sst2_cipherprune.py`` writes them; accuracy is also held against
+``DIR/fine-tuned`` if that is a model. dev.tsv has a text, a tab and a class per line. BUDGETS has
+one such DIR per token budget; the plot lands in it.
 
 Dealer, server and client are processes of their own; the parties talk over mutual TLS on loopback.
 Variants run in turn, so that other load on the machine hits all of them.

@@ -11,7 +11,7 @@ import numpy as np
 from cipherprune_artefact import Artefact, Sentences, clear_accuracy, read_sentences
 from cipherprune_runs import OURS, NoRoom, Runs, Variant, in_turn, running
 from cipherprune_speed import by_length, total_bytes, total_s
-from cipherprune_sst2 import PRUNE, right
+from cipherprune_sst2 import right
 from cipherprune_worker import simulate_all
 from frame import Options, Report, absent, reported
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def pareto_section(report: Report, options: Options) -> None:
 def write(folder: Path, points: Sequence[Point], data: Sentences) -> tuple[Point, ...]:
     """Write the plot and its numbers; return the points that no other one beats."""
     best = efficient(points)
-    title = f"Pruned classifier, {data.n} padded tokens, {PRUNE.reveal} mode, loopback. {OURS}"
+    title = f"Pruned classifier, {data.n} padded tokens, loopback. {OURS}"
     document = {
         "title": title, "points": [asdict(p) for p in points],
         "efficient": [p.label for p in best],
@@ -80,11 +80,12 @@ def _points(
     report: Report, options: Options, budgets: Sequence[Artefact], data: Sentences
 ) -> list[Point]:
     chosen = data.take(data.spread(20)) if options.quick else data
-    accuracy = {"padded": clear_accuracy(budgets[0].unpruned, chosen)}
+    whole = budgets[0].before or budgets[0].unpruned
+    accuracy = {"padded": clear_accuracy(whole, chosen)}
     accuracy["unpadded"] = accuracy["padded"]
     for a in budgets:
         report.progress(f"  simulating {len(chosen)} sentences with {a.name}")
-        found = simulate_all(a.pruned, PRUNE, chosen.ids, n=data.n, progress=report.progress)
+        found = simulate_all(a.pruned, a.prune, chosen.ids, n=data.n, progress=report.progress)
         accuracy[a.name] = right(found, chosen)
     count, turns = (1, 1) if options.quick else (SENTENCES, TURNS)
     costs = _costs(report, budgets, data, data.spread(count), turns=turns)
@@ -106,7 +107,7 @@ def _costs(
     turns: int,
 ) -> Mapping[str, tuple[float, float]]:
     """Mean seconds and megabytes of a sentence for each budget and for the unpruned model."""
-    variants = [Variant(a.name, a.pruned, data.n, "pruned", PRUNE) for a in budgets]
+    variants = [Variant(a.name, a.pruned, data.n, "pruned", a.prune) for a in budgets]
     variants.append(Variant("padded", budgets[0].unpruned, data.n, "no pruning"))
     found: dict[int, Runs] = {}
     with running(variants, turns=turns) as products:

@@ -25,7 +25,6 @@ from privml.protocols.mpc.primitive import Cost
 
 OURS = "ours: semi-honest, static, with abort, and a dealer off line"
 PUBLISHED = "CipherPrune as published: 2 parties, no dealer, LAN 3 Gbit/s 0.8 ms, layers added up"
-_PROCESSES = 350e6  # bytes of an idle server and client without weights
 Runs = Mapping[str, Sequence[Measured]]
 
 
@@ -88,12 +87,11 @@ def running(variants: Sequence[Variant], *, turns: int) -> Iterator[dict[str, Pr
 
 
 def require_room(plans: Sequence[mpc.Plan], *, turns: int) -> None:
-    """Refuse plans whose products cannot idle side by side while the largest one runs."""
-    idle = sum(_PROCESSES + 2 * p.setup_bytes() for p in plans)
+    """Refuse plans if the largest one cannot run while the processes of all of them idle."""
     peak = max(sum(p.memory_bytes()) - p.cost.corrections for p in plans)  # pools are mapped files
     free = _available_memory()
-    if idle + peak > free:
-        raise NoRoom(f"needs {(idle + peak) / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free")
+    if peak > free:
+        raise NoRoom(f"needs {peak / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free")
     disk = sum(
         min((turns + 1) * c, max(c, POOL_BYTES)) for c in (p.cost.corrections for p in plans)
     )

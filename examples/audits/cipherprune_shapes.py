@@ -35,15 +35,18 @@ PAPER = (55, 54, 52, 49, 45, 24, 14, 5, 2, 1, 1)
 """Tokens kept after each layer but the last; layer 0 takes 128."""
 HIGH = 0.5
 """Share of the kept tokens that stay with the exact polynomials, where reduction is on."""
+PART = f"{HIGH:.0%} of the kept tokens exact"
 GPT2 = replace(BERT_BASE, decoder=True)
-BERT_LIMITS, GPT2_LIMITS = {TOKENS: 6.1}, {128: 6.1, 512: 10.6}
+BERT_LIMIT, GPT2_LIMITS = 6.1, {128: 6.1, 512: 10.6}
+SCALED = "schedule_scaled"
 KINDS = ("speedup", "online_s", "GB", "flights", "offline_GB", "offline_s")
+AGAINST = "our own run without pruning"
 SKIPPED = "left out by --quick: minutes, several GB of disk; only what the plan declares"
 
 
-def paper_schedule(n: int, *, high: float | None = None) -> PruneSpec:
-    """Return the paper's schedule scaled to a length; without `high` nothing is reduced."""
-    kept = [max(1, round(k * n / TOKENS)) for k in PAPER]
+def paper_schedule(*, high: float | None = None, factor: int = 1) -> PruneSpec:
+    """Return the paper's schedule, counts times `factor`; without `high` nothing is reduced."""
+    kept = [k * factor for k in PAPER]
     return PruneSpec(
         reveal="schedule", reduce=high is not None, schedule=schedule_of(kept, high or 1.0)
     )
@@ -51,30 +54,35 @@ def paper_schedule(n: int, *, high: float | None = None) -> PruneSpec:
 
 def bert_variants() -> list[Variant]:
     """Return all ways to run one sentence of 55 tokens, padded to 128 or not."""
-    exact, reduced = paper_schedule(TOKENS), paper_schedule(TOKENS, high=HIGH)
-    part = f"{HIGH:.0%} of the kept tokens exact"
+    exact, reduced = paper_schedule(), paper_schedule(high=HIGH)
     dropped = "padding dropped before layer 0 (the input bucket 55 is revealed)"
     return [
         Variant("bert.unpruned", BERT_BASE, TOKENS, "no pruning, 128 positions"),
         Variant("bert.unpadded", BERT_BASE, SENTENCE, "no pruning, the sentence's 55 tokens"),
         Variant("bert.schedule", BERT_BASE, TOKENS, "paper's schedule, no reduction", exact),
-        Variant("bert.reduced", BERT_BASE, TOKENS, f"paper's schedule, {part}", reduced),
+        Variant("bert.reduced", BERT_BASE, TOKENS, f"paper's schedule, {PART}", reduced),
         Variant("bert.padding_dropped_first", BERT_BASE, SENTENCE,
                 f"paper's schedule, no reduction, {dropped}", exact),
         Variant("bert.padding_dropped_first_reduced", BERT_BASE, SENTENCE,
-                f"paper's schedule, {part}, {dropped}", reduced),
+                f"paper's schedule, {PART}, {dropped}", reduced),
     ]  # fmt: skip
 
 
 def gpt2_variants(n: int) -> list[Variant]:
-    """Return a causal model of one length with and without the scaled schedule."""
+    """Return a causal model of one length with and without the paper's counts after layer 0."""
     name = f"gpt2.n{n}"
     model = replace(GPT2, positions=max(GPT2.positions, n))
-    about = "paper's schedule" + ("" if n == TOKENS else f" scaled to {n}")
-    return [
+    about = f"paper's counts after layer 0, which takes {n}"
+    out = [
         Variant(f"{name}.unpruned", model, n, f"no pruning, {n} tokens"),
-        Variant(f"{name}.schedule", model, n, about, paper_schedule(n)),
+        Variant(f"{name}.schedule", model, n, f"{about}, no reduction", paper_schedule()),
+        Variant(f"{name}.reduced", model, n, f"{about}, {PART}", paper_schedule(high=HIGH)),
     ]
+    if n > TOKENS:
+        factor = n // TOKENS
+        scaled = paper_schedule(factor=factor)
+        out.append(Variant(f"{name}.{SCALED}", model, n, f"paper's counts times {factor}", scaled))
+    return out
 
 
 def bert_section(report: Report, options: Options) -> None:
@@ -89,7 +97,7 @@ def bert_section(report: Report, options: Options) -> None:
         try:
             found = _measure(report, options, variants, tokens=SENTENCE, claim="bert")
         except NoRoom as error:
-            report.add(*_left_out(names, str(error)))
+            report.add(*_left_out(variants, names, str(error)))
             return
         for v in variants:
             if v.prune:
@@ -113,7 +121,7 @@ def gpt2_section(report: Report, options: Options) -> None:
             try:
                 _measure(report, options, variants, tokens=n, claim=f"gpt2.n{n}")
             except NoRoom as error:
-                report.add(*_left_out(names, str(error)))
+                report.add(*_left_out(variants, names, str(error)))
 
 
 def _measure(
@@ -152,14 +160,22 @@ def shape_bars(v: Variant, product: Product, found: Runs, base: str) -> list[Bar
             reported(f"{v.name}.GB", gigabytes, unit="GB", against="both directions", detail=size),
         ]  # fmt: skip
     if v.prune:
-        limits = GPT2_LIMITS if v.model.decoder else BERT_LIMITS
-        slow = found[base]
-        bars.append(at_least(
-            f"{v.name}.speedup", median(ratios(slow, runs)), limits.get(v.n, BERT_LIMITS[TOKENS]),
-            unit="x", against=f"our own run without pruning; {v.about}; {OURS}",
-            detail=speedup_detail(slow, runs),
-        ))  # fmt: skip
+        ratio, slow = median(ratios(found[base], runs)), found[base]
+        against = f"our own run without pruning; {v.about}; {OURS}"
+        detail, name = speedup_detail(slow, runs), f"{v.name}.speedup"
+        limit = limit_of(v)
+        bars.append(
+            reported(name, ratio, unit="x", against=against, detail=detail) if limit is None
+            else at_least(name, ratio, limit, unit="x", against=against, detail=detail)
+        )  # fmt: skip
     return bars
+
+
+def limit_of(v: Variant) -> float | None:
+    """Return the least speed-up of a variant; None if it is only reported."""
+    if v.prune is None or v.name.endswith(SCALED):
+        return None
+    return GPT2_LIMITS[v.n] if v.model.decoder else BERT_LIMIT
 
 
 def expanded_on_line(plan: mpc.Plan) -> str:
@@ -179,18 +195,17 @@ def _kinds(v: Variant) -> list[str]:
     return [kind for kind in KINDS if v.prune or kind != "speedup"]
 
 
-def _left_out(names: Sequence[str], reason: str) -> list[Bar]:
-    return [absent(name, _target(name), against="our own run without pruning", reason=reason)
-            for name in names]  # fmt: skip
+def _left_out(variants: Sequence[Variant], names: Sequence[str], reason: str) -> list[Bar]:
+    targets = {f"{v.name}.{kind}": target for v in variants for kind, target in _targets(v).items()}
+    return [absent(name, targets.get(name, ""), against=AGAINST, reason=reason) for name in names]
 
 
-def _target(name: str) -> str:
-    """Return the target of a bar in words, empty if it is only reported."""
-    variant, kind = name.rsplit(".", 1)
-    if kind == "speedup":
-        return f">= {GPT2_LIMITS[512] if variant.startswith('gpt2.n512') else 6.1:g} x"
-    published = variant.startswith("bert.") and not variant.startswith("bert.unp")
-    return {"online_s": "<= 8 s", "GB": "<= 1 GB"}.get(kind, "") if published else ""
+def _targets(v: Variant) -> dict[str, str]:
+    """Return the targets of a variant in words."""
+    limit = limit_of(v)
+    out = {} if limit is None else {"speedup": f">= {limit:g} x"}
+    return out if v.model.decoder or v.prune is None else out | {"online_s": "<= 8 s",
+                                                                 "GB": "<= 1 GB"}  # fmt: skip
 
 
 def planned(report: Report, variants: Sequence[Variant], names: Sequence[str]) -> None:
@@ -206,4 +221,4 @@ def planned(report: Report, variants: Sequence[Variant], names: Sequence[str]) -
             reported(f"{v.name}.flights", cost.flights, against=against),
             reported(f"{v.name}.offline_GB", cost.corrections / 1e9, unit="GB", against=against),
         )  # fmt: skip
-    report.add(*_left_out([name for name in names if not report.has(name)], SKIPPED))
+    report.add(*_left_out(variants, [name for name in names if not report.has(name)], SKIPPED))

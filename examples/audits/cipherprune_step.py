@@ -9,7 +9,7 @@ from cipherprune_runs import OURS
 from frame import Bar, Options, Report, at_most, reported
 
 from privml.protocols.cipherprune.attention import stacked
-from privml.protocols.cipherprune.prune import Rows, prune
+from privml.protocols.cipherprune.prune import Rows, decide, move
 from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.engine import Engine, Known, Val
@@ -74,10 +74,11 @@ def step(spec: PruneSpec, sizes: Sizes) -> Run:
     raw = np.array([2 << fn.F, 4 << fn.F], np.uint64)
 
     def body(e: Engine, first: Val, second: Val, third: Val, known: Known) -> Val:
-        rows, context = prune(
-            e, spec, Rows(first, sizes.tokens, None), second, third, known.bias, layer=0,
+        decision = decide(
+            e, spec, Rows(first, sizes.tokens, None), third, known.bias, layer=0,
             capacity=sizes.tokens, causal=False,
         )  # fmt: skip
+        rows, context = move(e, decision, second, sizes.tokens)
         if spec.reveal != "schedule":
             e.found.append((rows.n, rows.high))
         return stacked([rows.x, context], axis=1)

@@ -18,8 +18,8 @@ from privml._cli.children import Child, Children, Event
 from privml._cli.home import Home
 from privml._cli.inputs import Question, fit_labels
 from privml._cli.output import Output, UsageError
-from privml._cli.pruning import KEEP, Local
 from privml._cli.private import PRIVATE_PREFIX, hold_private, sweep_private
+from privml._cli.pruning import KEEP, Local
 from privml._cli.result import combine, show
 from privml._cli.tables import facts, megabytes, plan_rows
 from privml.errors import ParameterError

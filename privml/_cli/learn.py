@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,9 @@ def _classifier(asked: Options) -> Encoder:
     if asked.labels:
         if model.config.labels:
             raise UsageError(f"{asked.model} has the labels {', '.join(model.config.labels)}")
-        return with_classifier(load_encoder(asked.model, pooling="pooler"), asked.labels)
+        with suppress(ParameterError):  # a model without a pooler gets a fresh one
+            model = load_encoder(asked.model, pooling="pooler")
+        return with_classifier(model, asked.labels, seed=asked.seed)
     if not model.config.labels:
         raise UsageError(
             f"{asked.model} has no classifier; pass --labels to train one, in the order of the "
@@ -163,5 +166,5 @@ def labels_of(text: str) -> tuple[str, ...]:
     if any(not name for name in names):
         raise UsageError("a label is empty; separate labels by single commas")
     if len(names) == 1 or len({name.lower() for name in names}) != len(names):
-        raise ParameterError("give at least two labels, all different")
+        raise UsageError("give at least two labels, all different")
     return names

@@ -12,18 +12,20 @@ from privml._cli.output import Output
 from privml._cli.pruning import Local, tokens
 from privml._cli.tables import answers, both_ways, facts
 
-TEXTS = (
-    "The visitors led at half-time through a penalty, but the second half belonged to the hosts: "
-    "the captain headed the equaliser from a corner, the substitute striker scored twice within "
-    "four minutes, and the goalkeeper, who had not played since the injury that cost him the "
-    "whole of last season, saved the free kick that would have given the league leaders a point "
-    "and kept the championship open until the last match of the spring in two weeks.",
-    "The central bank left its key interest rate unchanged, as most analysts had expected, and "
-    "said that inflation would return to its target by the end of next year. Shares of the large "
-    "lenders fell at first and recovered in the afternoon, bond yields hardly moved, and the "
-    "currency gained against the dollar after the governor told reporters that the economy had "
-    "grown faster in the last quarter than the forecast of the summer had said it would.",
-)
+_TEXT = """
+The visitors led at half-time through a penalty, but the second half belonged to the hosts: the
+captain headed the equaliser from a corner, the substitute striker scored twice within four
+minutes, and the goalkeeper, who had not played since the injury that cost him the whole of last
+season, saved the free kick that would have given the league leaders a point and kept the
+championship open until the last match of the spring in two weeks.
+
+The central bank left its key interest rate unchanged, as most analysts had expected, and said
+that inflation would return to its target by the end of next year. Shares of the large lenders
+fell at first and recovered in the afternoon, bond yields hardly moved, and the currency gained
+against the dollar after the governor told reporters that the economy had grown faster in the last
+quarter than the forecast of the summer had said it would.
+"""
+TEXTS = tuple(" ".join(part.split()) for part in _TEXT.split("\n\n"))
 LABELS = ("sports", "business", "technology")
 
 
@@ -72,7 +74,7 @@ def _rows(
         (name, _cost(document["bill"]["client"]) + ", one text a run")
         for name, document in (("unpruned", whole), ("pruned", pruned))
     ]
-    less = f"{found['times_faster']:.1f} times faster, "
+    less = f"{found['times_faster']:.1f} times as fast, "
     less += f"{found['times_fewer_bytes']:.1f} times fewer bytes"
     return [
         *rows,

@@ -21,6 +21,8 @@ from privml.storage.files import read_file
 if TYPE_CHECKING:
     from privml.backbones.encoder import Encoder
 
+#: What `learn-thresholds` leaves beside the thresholds.
+REPORT = "report.json"
 #: Share of its tokens that a layer keeps when nothing was learned.
 KEEP = 0.75
 _MAX_REPORT = 16 << 20
@@ -105,7 +107,7 @@ class Local:
             return PruneSpec(learned, reveal=reveal, reference=learned.reference)
         if (self.reveal or ("bucket" if encoder.config.labels else "schedule")) == "schedule":
             schedule = even_schedule(length, encoder.config.layers, keep=self.keep)
-            return PruneSpec(reveal="schedule", schedule=schedule)
+            return PruneSpec(reveal="schedule", schedule=schedule, reduce=False)
         from privml.protocols.cipherprune import calibrate_thresholds
 
         learned = calibrate_thresholds(encoder, keep=self.keep)
@@ -113,12 +115,12 @@ class Local:
 
 
 def even_schedule(length: int, layers: int, *, keep: float) -> Pairs:
-    """Return a schedule in which each layer keeps a share of its tokens, half of them exact."""
+    """Return a schedule in which each layer keeps a share of its tokens, all of them exact."""
     pairs, left = [], float(length)
     for _ in range(layers - 1):
         left *= keep
         kept = max(1, round(left))
-        pairs.append((kept, -(-kept // 2)))
+        pairs.append((kept, kept))
     return tuple(pairs)
 
 
@@ -151,7 +153,7 @@ def expected(plan: Plan, options: Options) -> dict[str, Any] | None:
         top = prune.bucket(length, limit=plan.length)
     for kept, high in pairs:
         before = min(kept, before)
-        counts.append(_shown(prune, before, min(high, before), top, causal=plan.config.causal))
+        counts.append(_shown(prune, before, min(high, before), top))
     return {"source": source, "length": top, "kept": counts, **_price(plan, top, counts)}
 
 
@@ -192,11 +194,9 @@ def _expectation(plan: Plan, options: Options) -> tuple[int, Pairs, str]:
     return plan.length, pairs, source
 
 
-def _shown(
-    prune: PruneSpec, kept: int, high: int, top: int, *, causal: bool
-) -> tuple[int, int]:  # fmt: skip
+def _shown(prune: PruneSpec, kept: int, high: int, top: int) -> tuple[int, int]:
     """Return what a run opens of a pair of counts."""
-    if causal or not prune.reduce:
+    if not prune.reduce:
         high = kept
     if prune.reveal == "bucket":
         kept, high = (prune.bucket(count, limit=top) for count in (kept, high))
@@ -236,24 +236,20 @@ class _Report(msgspec.Struct):
     pruned: _Pruned
 
 
-def report_path(thresholds: Path) -> Path:
-    """Return where the learning report of a thresholds file lies: ``NAME.report.json``."""
-    name = thresholds.name.removesuffix(".json").removesuffix(".safetensors")
-    return thresholds.with_name(f"{name}.report.json")
-
-
 def _reported(thresholds: Path | None) -> Pairs:
     """Return the mean tokens per layer of the report beside the thresholds, rounded up."""
-    path = None if thresholds is None else report_path(thresholds)
+    path = None if thresholds is None else thresholds.with_name(REPORT)
     if path is None or not path.is_file():
         return ()
     try:
         report = msgspec.json.decode(read_file(path, limit=_MAX_REPORT), type=_Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"{path.name} is no learning report: {error}") from error
+        raise Corrupt(
+            f"{path} is no report of learn-thresholds: {error}; remove it, or pass --expect"
+        ) from error
     found = [(layer.tokens.mean, layer.high.mean) for layer in report.pruned.layers]
     if not all(0 <= mean <= 1 << 16 for pair in found for mean in pair):
-        raise Corrupt(f"{path.name} holds token counts out of range")
+        raise Corrupt(f"{path} holds token counts out of range; remove it, or pass --expect")
     return tuple((max(1, -int(-kept // 1)), max(1, -int(-high // 1))) for kept, high in found)
 
 

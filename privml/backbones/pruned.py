@@ -5,12 +5,13 @@ Row 0 (of a causal model the last token) is protected. In layer ``l`` the raw sc
 .. math:: S_i = \sum_h \sum_j m^l_j P_h[j, i]
 
 over heads and rows that are still there; the score is ``S_i / (heads * reference)`` whatever the
-length of the text. Hard: ``m^{l+1}_i = m^l_i [S_i >= theta_l]``, and a kept row is of
-high importance if ``S_i >= beta_l``. Soft: both indicators become logistic functions of width
-``temperature``, m weighs keys (log m is added to the scores) and rows, and the two classes are
-blended; as the temperature goes to 0 this tends to the hard model. High rows of layer l get the
-exact GELU in layer l and the exact exp in layer l + 1, low rows the cheap ones. The last layer
-prunes nothing and keeps the classes it has.
+length of the text. Hard: ``m^{l+1}_i = m^l_i [S_i >= theta_l]``, and a kept row is of high
+importance if ``S_i >= beta_l``. Soft: both indicators become logistic functions of log S (scores
+of one text span orders of magnitude) of width ``temperature``, m weighs keys (log m is added to the
+scores) and rows, the two classes are blended; as the temperature goes to 0 this tends to the hard
+model.
+High rows of layer l get the exact GELU in layer l and the exact exp in layer l + 1, low rows the
+cheap ones. The last layer prunes nothing and keeps the classes it has.
 
 A row that was pruned is still carried along here, and influences nothing.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from privml.backbones.encoder import Encoder
 from privml.backbones.program import NORM_FLOOR
 from privml.backbones.substitutes import blended_exp, blended_gelu
 from privml.errors import ParameterError
+
+FAINT: Final = 1e-4
+"""Added to score * reference, whose mean over a text is 1, before the logarithm of soft masks."""
 
 Thresholds = Tensor | Sequence[float]
 Schedule = Sequence[tuple[int | Tensor, int | Tensor]]
@@ -88,8 +92,7 @@ def pruned_forward(
     hard
         Hard masks, or soft ones that gradients pass.
     temperature
-        Width of the soft masks, in units of the score times ``reference``; the mean of that
-        quantity over the rows of a text is 1.
+        Width of the soft masks, in units of the logarithm of the score.
     schedule
         Pairs (rows kept, rows of high importance) of each layer but the last: those of highest
         score, ties go to the earlier row. Replaces the thresholds and needs hard masks. A number
@@ -203,10 +206,9 @@ class _Rule:
     def _soft(
         self, state: _State, raw: Tensor, protected: Tensor, layer: int, *, reduce: bool
     ) -> _State:
-        share = raw / self.encoder.config.heads  # mean 1 over the rows of a text
-        keep, high = (
-            ((share - t[layer] * self.reference) / self.temperature).float() for t in self.limits
-        )
+        score = (raw / self.encoder.config.heads + FAINT).log()  # (B, n)
+        limits = (torch.as_tensor(t[layer]) * self.reference + FAINT for t in self.limits)
+        keep, high = (((score - t.log()) / self.temperature).float() for t in limits)
         log_mask = state.log_mask + F.logsigmoid(keep).masked_fill(protected, 0.0)
         classes = high.sigmoid().masked_fill(protected, 1.0) if reduce else torch.ones_like(high)
         return _State(log_mask.exp(), log_mask, classes, state.causal)

@@ -97,7 +97,7 @@ def pareto_png(points: Sequence[Point], *, title: str, dpi: int = 150) -> bytes:
 
 
 def _panel(axes: Axes, points: Sequence[Point], costs: Sequence[float], label: str) -> None:
-    """Draw one panel with a logarithmic axis of costs."""
+    """Draw one panel."""
     pairs = [(c, p) for c, p in zip(costs, points, strict=True) if not p.reference]
     pairs.sort(key=lambda pair: pair[0])
     axes.plot([c for c, _ in pairs], [100 * p.accuracy for _, p in pairs], "o-", color="tab:blue")
@@ -108,6 +108,6 @@ def _panel(axes: Axes, points: Sequence[Point], costs: Sequence[float], label: s
             point.label, (cost, 100 * point.accuracy), xytext=(4, 5), fontsize=7,
             textcoords="offset points",
         )  # fmt: skip
-    axes.set_xscale("log")
+    axes.set_xlim(0, 1.45 * max(costs))  # room for the labels
     axes.set_xlabel(label)
-    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.grid(visible=True, alpha=0.3)

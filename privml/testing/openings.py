@@ -9,10 +9,9 @@ permitted openings is closed: whatever is neither on :data:`LISTED` nor opened b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ LISTED: Mapping[tuple[str, str, int, int], str] = {
     (".prune/compact", "compact", 0, 1): "masked",
     (".prune/compact", "compact", 1, 0): "shuffled",
     (".prune/compact", "compact", 1, 1): "count",
-    (".prune/bucket", "open_bits", 0, 0): "bucket",
+    ("/bucket", "open_bits", 0, 0): "bucket",
     ("reveal", "reveal", 0, 0): "output",
 }
 #: Purposes that a reveal mode permits beside ``masked`` and ``output``.
@@ -82,9 +81,11 @@ class Opening:
         scope, _, name = self.place
         if name in MASKED:
             return "masked"
-        where = {(name, self.message, self.part)}
-        found = [w for (end, *at), w in LISTED.items() if {tuple(at)} == where and scope.endswith(end)]
-        return found[0] if found else ""
+        here = (name, self.message, self.part)
+        for (end, *at), purpose in LISTED.items():
+            if tuple(at) == here and scope.endswith(end):
+                return purpose
+        return ""
 
 
 @dataclass
@@ -125,7 +126,7 @@ class Watch:
             self.openings += found
 
     def of(self, rank: int) -> dict[tuple[str, int, str, int, int], Opening]:
-        """Openings of one party by their place, in an order that does not depend on threads."""
+        """Return what one party learned, by place; the order does not depend on threads."""
         mine = [o for o in self.openings if o.rank == rank]
         return {o.key: o for o in sorted(mine, key=lambda o: o.key)}
 
@@ -146,9 +147,7 @@ def watched() -> Iterator[Watch]:
     """Record everything that both parties open in this process while the block runs."""
     watch = Watch()
     run, recv = Executor.call, Context.recv
-    opens: dict[str, Callable[..., Any]] = {
-        name: getattr(Context, name) for name in ("open", "open_bits", "open_mixed")
-    }
+    opens, opens_bits, opens_mixed = Context.open, Context.open_bits, Context.open_mixed
 
     def call(
         self: Executor, prim: Primitive, inputs: tuple[Val, ...], known: Known | None
@@ -159,31 +158,41 @@ def watched() -> Iterator[Watch]:
         finally:
             watch.leave()
 
-    def recording(name: str) -> Callable[..., Any]:
-        def opened(self: Context, *args: Any) -> Any:
-            out = opens[name](self, *args)
-            watch.keep(self.rank, out[0] + out[1] if isinstance(out, tuple) else out)
-            return out
+    def opened(self: Context, *shares: Array) -> list[Array]:
+        out = opens(self, *shares)
+        watch.keep(self.rank, out)
+        return out
 
-        return opened
+    def opened_bits(self: Context, *shares: Array) -> list[Array]:
+        out = opens_bits(self, *shares)
+        watch.keep(self.rank, out)
+        return out
+
+    def opened_mixed(
+        self: Context, words: Sequence[Array], planes: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        out = opens_mixed(self, words, planes)
+        watch.keep(self.rank, out[0] + out[1])
+        return out
 
     def received(self: Context, *like: tuple[tuple[int, ...], str]) -> list[Array]:
         out = recv(self, *like)
         watch.keep(self.rank, out)
         return out
 
+    changes = {"recv": received, "open": opened, "open_bits": opened_bits,
+               "open_mixed": opened_mixed}  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(patched(Executor, "call", call))
-        stack.enter_context(patched(Context, "recv", received))
-        for name in opens:
-            stack.enter_context(patched(Context, name, recording(name)))
+        for name, change in changes.items():
+            stack.enter_context(patched(Context, name, change))
         yield watch
 
 
 def unlisted(watch: Watch, reveal: str) -> list[str]:
-    """Openings that the reveal mode does not permit, one line for each place."""
+    """Return the openings that the reveal mode does not permit, one line for each place."""
     allowed = PERMITTED[reveal] | {"masked", "output"}
-    found = {}
+    found: dict[str, None] = {}
     for o in watch.openings:
         scope, _, name = o.place
         if o.purpose not in allowed:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from privml._native import address
 from privml._typing import Buffer
 from privml.errors import PeerAborted
 from privml.transcript import PayloadHash, Transcript
@@ -29,7 +30,7 @@ def as_bytes(data: Buffer) -> memoryview:
 def frame_buffer(payload_bytes: int) -> memoryview:
     """Return an uninitialised frame of 32 + `payload_bytes`, its payload 64-byte aligned."""
     raw = np.empty(_ALIGN + HEADER_BYTES + payload_bytes, np.uint8)
-    start = -(raw.ctypes.data + HEADER_BYTES) % _ALIGN
+    start = -(address(raw) + HEADER_BYTES) % _ALIGN
     return raw.data[start : start + HEADER_BYTES + payload_bytes]
 
 

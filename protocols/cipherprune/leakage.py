@@ -35,8 +35,7 @@ class Opened:
     @classmethod
     def by(cls, spec: PruneSpec, config: EncoderConfig) -> Self:
         """Return what a model opens under these options."""
-        classes = spec.reduce
-        return cls(spec.reveal, spec.grid, classes, config.pooling == "mean")
+        return cls(spec.reveal, spec.grid, spec.reduce, config.pooling == "mean")
 
     @property
     def server(self) -> str:

@@ -59,6 +59,7 @@ class PruneSpec:
         if not self.grid or any(a >= b for a, b in zip((0, *self.grid), self.grid, strict=False)):
             problems.append(f"grid = {self.grid}: give increasing token counts from 1 on")
         problems += outside("entries of grid", len(self.grid), 1, _MAX_GRID)
+        problems += outside("last entry of grid", max(self.grid, default=1), 1, _MAX_TOKENS)
         problems += outside("reference", self.reference, 1, _MAX_TOKENS)
         if (self.reveal == "schedule") != bool(self.schedule):
             problems.append("a schedule belongs to reveal='schedule', and only to it")

@@ -7,6 +7,7 @@ LayerNorm 12, GELU block 2 + 5 + 2, LayerNorm 12.
 
 from __future__ import annotations
 
+from functools import cache
 from math import ceil, log2, prod, sqrt
 
 import numpy as np
@@ -113,6 +114,19 @@ def _grid(low: float, high: float) -> list[float]:
     return [low * sqrt(2.0) ** i for i in range(ceil(2 * log2(high / low)) + 1)]
 
 
+@cache
+def _bank(
+    scale: int, factor_scale: int, power: float, low: float, high: float, gain: float
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], float]:
+    """Thresholds, multipliers, factors that undo them, and the largest of these."""
+    grid = [max(1, round(t * 2.0**scale)) for t in _grid(low, high)]
+    mult = tuple(max(1, round(2.0**_SPREAD / t)) for t in grid)
+    undo = tuple(gain * (m * 2.0 ** (scale - _SPREAD)) ** (-power) for m in mult)
+    factors = tuple(round(u * 2.0**factor_scale) for u in undo)
+    return (tuple(grid[1:]), mult, factors), max(undo)
+
+
+@cache
 def _cubic(power: float) -> tuple[int, int, int, int]:
     """Integer cubic for x^power on [1, sqrt(2)], input scale 14, output scale 58.
 
@@ -152,14 +166,10 @@ def row_power(
     shape = s.shape
     s = e.reshape(s, prod(shape))
     e.need(Val(s.shape, s.scale, high), "row inverse")
-    grid = [max(1, round(t * 2.0**s.scale)) for t in _grid(low, high)]
-    mult = [max(1, round(2.0**_SPREAD / t)) for t in grid]
-    undo = [gain * (m * 2.0 ** (s.scale - _SPREAD)) ** (-power) for m in mult]
-    fact = [round(u * 2.0**factor_scale) for u in undo]
-    prim = Normalise(prod(shape), tuple(grid[1:]), tuple(mult), tuple(fact))
-    pair = e.apply_pair(prim, s)
+    bank, largest = _bank(s.scale, factor_scale, power, low, high, gain)
+    pair = e.apply_pair(Normalise(prod(shape), *bank), s)
     v = e.result(pair[0], s.shape, scale=_SPREAD, bound=1.5)
-    g = e.result(pair[1], s.shape, scale=factor_scale, bound=max(undo))
+    g = e.result(pair[1], s.shape, scale=factor_scale, bound=largest)
     e.need(v, "row inverse", proved=True)
     poly = PolyTruncate(prod(shape), _SPREAD - _POLY, _cubic(power))
     y = e.result(e.apply(poly, v), s.shape, scale=3 * _POLY + _COEF, bound=1.5)

@@ -63,6 +63,10 @@ def allowed_length(plan: Plan, length: int) -> bool:
 def client_inputs(plan: Plan, batch: Encoded, public: PublicPart) -> Inputs:
     """Ring words of a batch that fits the plan; they stay at the client."""
     length = revealed_length(plan, batch)
+    if plan.spec.prune is not None and not plan.config.causal and _holes(batch.mask):
+        raise ParameterError(
+            "a pruned run takes padding behind the tokens only; move the tokens to the front"
+        )
     order = _order(plan, batch)[:, :length]
     keep = np.take_along_axis(batch.mask, order, axis=1)
     if plan.spec.prune is None and plan.config.pooling == "last":
@@ -96,6 +100,11 @@ def _order(plan: Plan, batch: Encoded) -> NDArray[np.intp]:
         rest = np.flatnonzero(~batch.mask[0])
         order[0] = np.concatenate([real[-1:], real[:-1], rest])
     return order
+
+
+def _holes(mask: NDArray[np.bool_]) -> bool:
+    """Whether padding stands before a token."""
+    return bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
 def _last(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -20,6 +20,8 @@ from privml.storage.fs import byte_view
 
 Swap = Callable[[Buffer, int], "memoryview | bytes"]
 T = TypeVar("T")
+#: Seconds that an interrupted run waits for its lanes to notice.
+_PATIENCE_S = 1.0
 
 
 class Junction:
@@ -72,10 +74,10 @@ class Junction:
         try:
             whole = parts[0][0] if len(parts) == 1 else _joined([p[0] for p in parts])
             raw = memoryview(self._swap(whole, sum(p[1] for p in parts)))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised by run_lanes
             self._failure = error
             self._changed.notify_all()
-            raise
+            return
         at = 0
         for lane, (_, expect) in zip(order, parts, strict=True):
             self._answers[lane] = raw[at : at + expect]
@@ -137,15 +139,21 @@ def run_lanes(jobs: Sequence[Callable[[Lane], T]], rank: int, swap: Swap) -> lis
             results[number] = jobs[number](Lane(junction, number, rank))
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             failure = error
-        finally:
-            junction.leave(number, failure)
+        junction.leave(number, failure)
 
     threads = [threading.Thread(target=go, args=(n,), daemon=True) for n in range(1, len(jobs))]
-    for thread in threads:
-        thread.start()
-    go(0)
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        go(0)
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt outside of a job, or no more threads
+        junction.leave(0, error)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(_PATIENCE_S)
+        raise
     if junction.failure is not None:
         raise junction.failure
     return [results[n] for n in range(len(jobs))]

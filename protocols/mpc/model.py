@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privml.backbones.base import Interval
 from privml.backbones.batch import Encoded
 from privml.backbones.public import PublicPart, public_part
 from privml.errors import ParameterError, UntrustedArtifact
@@ -57,13 +59,21 @@ class PrivateModel:
             If a size is out of range or a value would leave the ring's safe range.
         """
         if self._bounds is None:  # a server that has its plan never needs them
-            ranges = self.encoder.ranges()
+            ranges = self._ranges()
             lows = {f"{k}.low": v.low for k, v in ranges.items() if k.endswith(".var")}
             self._bounds = {k: v.bound for k, v in ranges.items()} | lows
         spec = self.spec.public()
         plan = Plan(self.encoder.config, spec, rows, n, source, self._bounds, self._digest)
         _ = plan.claim, plan.cost
         return plan
+
+    def _ranges(self) -> Mapping[str, Interval]:
+        """Calibrated ranges; of a pruned model they cover every way of pruning that was tried."""
+        if self.spec.prune is None:
+            return self.encoder.ranges()
+        from privml.backbones.pruned_ranges import pruned_ranges  # loads torch
+
+        return pruned_ranges(self.encoder)
 
     def weights(self, plan: Plan) -> Weights:
         """Return the server's quantised operands.

@@ -3,11 +3,13 @@
 Bit vectors are packed little-endian into uint64 words: bit ``i`` of word ``w`` is element
 ``64*w + i``; counts are padded to a multiple of 64 with zero bits. A 64-bit word has 16 chunks of
 4 bits, lowest first; chunk 15 keeps only bits 60..62, because comparison looks at the low 63.
-Each kernel has a numpy twin ``ref_*`` that defines its meaning. Time depends on sizes only.
+Leading axes count rows, each packed by itself. Each kernel has a numpy twin ``ref_*`` that defines
+its meaning. Time depends on sizes only.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -32,12 +34,12 @@ def pack_bits(bits: NDArray[Any]) -> Words:
     Parameters
     ----------
     bits
-        (n,) uint8 or bool, C-contiguous; the lowest bit of each element counts.
+        (..., n) uint8 or bool, C-contiguous; the lowest bit of each element counts.
 
     Returns
     -------
     ndarray
-        (ceil(n / 64),) uint64, padding bits zero.
+        (..., ceil(n / 64)) uint64, padding bits zero.
 
     Raises
     ------
@@ -50,9 +52,10 @@ def pack_bits(bits: NDArray[Any]) -> Words:
     library = _native.load()
     if library is None:
         return ref_pack_bits(bits)
-    out = np.empty(padded(bits.size) // 64, dtype=np.uint64)
+    *rows, n = bits.shape
+    out = np.empty((*rows, padded(n) // 64), dtype=np.uint64)
     code = library.privml_pack_bits(
-        _native.isa_level(), _native.address(bits), bits.size, _native.address(out)
+        _native.isa_level(), _native.address(bits), prod(rows), n, _native.address(out)
     )
     _native.check(code, "pack_bits")
     return out
@@ -60,38 +63,77 @@ def pack_bits(bits: NDArray[Any]) -> Words:
 
 def ref_pack_bits(bits: NDArray[Any]) -> Words:
     """Twin of :func:`pack_bits`."""
-    whole = np.zeros(padded(bits.size), dtype=np.uint8)
-    whole[: bits.size] = bits & 1
-    return np.packbits(whole, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+    *rows, n = bits.shape
+    whole = np.zeros((*rows, padded(n)), dtype=np.uint8)
+    whole[..., :n] = bits & 1
+    packed = np.packbits(whole, axis=-1, bitorder="little")
+    return packed.view("<u8").astype(np.uint64, copy=False)
 
 
-def unpack_bits(words: Words, n: int) -> Words:
-    """Unpack the first ``n`` bits into one word each.
+def top_bits(x: NDArray[Any]) -> Words:
+    """Pack the most significant bit of each ring word.
 
     Parameters
     ----------
-    words
-        (ceil(n / 64),) uint64, C-contiguous.
-    n
-        Number of bits.
+    x
+        (..., n) of an unsigned type, C-contiguous.
 
     Returns
     -------
     ndarray
-        (n,) uint64 of 0 and 1.
+        (..., ceil(n / 64)) uint64, padding bits zero.
+
+    Raises
+    ------
+    ParameterError
+        Shape or layout do not fit.
+    """
+    _require("x", x, x.dtype)
+    library = _native.load()
+    if library is None or x.dtype != np.uint64:
+        return ref_top_bits(x)
+    *rows, n = x.shape
+    out = np.empty((*rows, padded(n) // 64), dtype=np.uint64)
+    code = library.privml_top_bits(
+        _native.isa_level(), _native.address(x), prod(rows), n, _native.address(out)
+    )
+    _native.check(code, "top_bits")
+    return out
+
+
+def ref_top_bits(x: NDArray[Any]) -> Words:
+    """Twin of :func:`top_bits`, for words of any width."""
+    return pack_bits((x >> x.dtype.type(8 * x.itemsize - 1)).astype(np.uint8))
+
+
+def unpack_bits(words: Words, n: int) -> Words:
+    """Unpack the first ``n`` bits of each row into one word each.
+
+    Parameters
+    ----------
+    words
+        (..., ceil(n / 64)) uint64, C-contiguous.
+    n
+        Number of bits of a row.
+
+    Returns
+    -------
+    ndarray
+        (..., n) uint64 of 0 and 1.
 
     Raises
     ------
     ParameterError
         Dtype, shape or layout do not fit.
     """
-    _require("words", words, np.uint64, (_words(n),))
+    _require("words", words, np.uint64, (*words.shape[:-1], _words(n)))
     library = _native.load()
     if library is None:
         return ref_unpack_bits(words, n)
-    out = np.empty(n, dtype=np.uint64)
+    rows = words.shape[:-1]
+    out = np.empty((*rows, n), dtype=np.uint64)
     code = library.privml_unpack_bits(
-        _native.isa_level(), _native.address(words), n, _native.address(out)
+        _native.isa_level(), _native.address(words), prod(rows), n, _native.address(out)
     )
     _native.check(code, "unpack_bits")
     return out
@@ -100,7 +142,7 @@ def unpack_bits(words: Words, n: int) -> Words:
 def ref_unpack_bits(words: Words, n: int) -> Words:
     """Twin of :func:`unpack_bits`."""
     index = np.arange(n, dtype=np.uint64)
-    bits: Words = (words[index >> np.uint64(6)] >> (index & np.uint64(63))) & np.uint64(1)
+    bits: Words = (words[..., index >> np.uint64(6)] >> (index & np.uint64(63))) & np.uint64(1)
     return bits
 
 
@@ -123,7 +165,7 @@ def chunk_onehot(r: Words) -> NDArray[np.uint16]:
     ParameterError
         Dtype, shape or layout do not fit.
     """
-    _require("r", r, np.uint64)
+    _require("r", r, np.uint64, (r.size,))
     library = _native.load()
     if library is None:
         return ref_chunk_onehot(r)
@@ -151,14 +193,14 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
     Parameters
     ----------
     c
-        (n,) uint64, C-contiguous, public.
+        (n,) or (count, n) uint64, C-contiguous, public; all rows look into the same w.
     w
         (16, npad) uint16, C-contiguous, npad = n rounded up to 64.
 
     Returns
     -------
     lt, eq : ndarray
-        (16, npad / 64) uint64 each. Bit i of row j: XOR of the bits of ``w[j, i]`` above
+        (..., 16, npad / 64) uint64 each. Bit i of row j: XOR of the bits of ``w[j, i]`` above
         position ``chunk_j(c_i)``; the bit at that position. Bits of padding elements are zero.
 
     Raises
@@ -167,14 +209,15 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
         Dtype, shape or layout do not fit.
     """
     _require("c", c, np.uint64)
-    _require("w", w, np.uint16, (CHUNKS, padded(c.size)))
+    *rows, n = c.shape
+    _require("w", w, np.uint16, (CHUNKS, padded(n)))
     library = _native.load()
     if library is None:
         return ref_chunk_compare(c, w)
-    lt = np.empty((CHUNKS, padded(c.size) // 64), dtype=np.uint64)
+    lt = np.empty((*rows, CHUNKS, padded(n) // 64), dtype=np.uint64)
     eq = np.empty_like(lt)
     code = library.privml_chunk_compare(
-        _native.isa_level(), _native.address(c), c.size, _native.address(w),
+        _native.isa_level(), _native.address(c), prod(rows), n, _native.address(w),
         _native.address(lt), _native.address(eq),
     )  # fmt: skip
     _native.check(code, "chunk_compare")
@@ -184,20 +227,18 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
 def ref_chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
     """Twin of :func:`chunk_compare`."""
     chunk = _chunks(c)
-    used = w[:, : c.size]
+    used = w[:, : c.shape[-1]]
     above = used & (np.uint16(0xFFFE) << chunk)
     for shift in (8, 4, 2, 1):
         above = above ^ (above >> np.uint16(shift))
-    lt = np.stack([ref_pack_bits(row.astype(np.uint8)) for row in above & np.uint16(1)])
-    eq = np.stack([ref_pack_bits(row.astype(np.uint8)) for row in (used >> chunk) & np.uint16(1)])
-    return lt, eq
+    return ref_pack_bits(above.astype(np.uint8)), ref_pack_bits((used >> chunk).astype(np.uint8))
 
 
 def _chunks(r: Words) -> NDArray[np.uint16]:
-    """Return (16, n) uint16: the 4-bit chunks of each word, the top one cut to 3 bits."""
+    """Return (..., 16, n) uint16: the 4-bit chunks of each word, the top one cut to 3 bits."""
     shifts = np.arange(0, 64, 4, dtype=np.uint64)[:, None]
-    chunk = (r[None, :] >> shifts) & np.uint64(15)
-    chunk[CHUNKS - 1] &= _TOP
+    chunk = (r[..., None, :] >> shifts) & np.uint64(15)
+    chunk[..., CHUNKS - 1, :] &= _TOP
     return chunk.astype(np.uint16)
 
 
@@ -212,8 +253,8 @@ def _require(
 ) -> None:
     if x.dtype != np.dtype(dtype):
         raise ParameterError(f"{name} must be {np.dtype(dtype)}, got {x.dtype}")
-    if (x.ndim != 1) if shape is None else (x.shape != shape):
-        wanted = "one axis" if shape is None else f"shape {shape}"
+    if not x.ndim if shape is None else x.shape != shape:
+        wanted = "at least one axis" if shape is None else f"shape {shape}"
         raise ParameterError(f"{name} must have {wanted}, got shape {x.shape}")
     if not x.flags.c_contiguous or not x.flags.aligned:
         raise ParameterError(f"{name} must be C-contiguous; copy it first")

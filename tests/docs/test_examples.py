@@ -56,6 +56,30 @@ def test_owner_server_and_client(tmp_path: Path) -> None:
         server.communicate()
 
 
+def test_pruning_ones_own_model(tmp_path: Path) -> None:
+    tiny = write_checkpoint(tmp_path / "tiny", layers=2, classes=("bad", "good"))
+    rows = [f"{word} {'a' * (k % 6)}\t{word}" for k in range(20) for word in ("bad", "good")]
+    (tmp_path / "rows.tsv").write_text("\n".join(rows) + "\n")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "prune.py"), str(tiny), "rows.tsv", "24"],
+        capture_output=True, check=False, timeout=120, cwd=tmp_path, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "server: bucket of the length" in done.stdout
+    plan = mpc.Plan.load(tmp_path / "plan.json")
+    assert str(plan.claim).endswith("reveal=bucket")
+    assert {"pruned", "thresholds.json", "thresholds.safetensors"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def test_the_guide_to_pruning_shows_the_script() -> None:
+    page = (ROOT / "docs" / "cipherprune.md").read_text(encoding="utf-8")
+    code = (SCRIPTS / "prune.py").read_text(encoding="utf-8")
+    assert f"```python\n{code}```" in page
+
+
 @pytest.mark.parametrize("name", ["owner.py", "server.py", "client.py"])
 def test_the_quickstart_shows_the_scripts(name: str) -> None:
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")

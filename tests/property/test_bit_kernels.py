@@ -77,6 +77,31 @@ def test_kernels_equal_their_twins(rng: np.random.Generator, n: int, isa: int) -
     np.testing.assert_array_equal(ops.unpack_bits(packed, n), ops.ref_unpack_bits(packed, n))
     np.testing.assert_array_equal(ops.unpack_bits(packed, n), bits & 1)
     np.testing.assert_array_equal(ops.pack_bits((bits & 1).astype(np.bool_)), packed)
+    np.testing.assert_array_equal(ops.top_bits(r), ops.ref_top_bits(r))
+    np.testing.assert_array_equal(ops.top_bits(r), ops.pack_bits(r >= np.uint64(1 << 63)))
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 130])
+def test_rows_are_packed_by_themselves(rng: np.random.Generator, n: int, isa: int) -> None:
+    c = words(rng, 6 * n).reshape(2, 3, n)
+    w = rng.integers(0, 2**16, (16, ops.padded(n)), dtype=np.uint16)
+    bits = rng.integers(0, 256, c.shape, dtype=np.uint8)
+    packed, tops = ops.pack_bits(bits), ops.top_bits(c)
+    plain, (lt, eq) = ops.unpack_bits(packed, n), ops.chunk_compare(c, w)
+    assert lt.shape == eq.shape == (2, 3, 16, ops.padded(n) // 64)
+    for i in np.ndindex(2, 3):
+        np.testing.assert_array_equal(packed[i], ops.pack_bits(bits[i]))
+        np.testing.assert_array_equal(tops[i], ops.top_bits(c[i]))
+        np.testing.assert_array_equal(plain[i], bits[i] & 1)
+        for got, want in zip((lt[i], eq[i]), ops.chunk_compare(c[i], w), strict=True):
+            np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(ops.ref_unpack_bits(packed, n), plain)
+    for got, want in zip((lt, eq), ops.ref_chunk_compare(c, w), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_top_bits_of_narrow_words() -> None:
+    assert ops.top_bits(np.array([1 << 31, 1, 1 << 31], np.uint32)).tolist() == [5]
 
 
 def test_shared_chunks_compare(rng: np.random.Generator, isa: int) -> None:
@@ -117,10 +142,12 @@ def test_nothing_is_written_outside_the_result(rng: np.random.Generator, isa: in
         lt, eq = (np.full(16 * size // 64 + 16, 77, dtype=np.uint64) for _ in range(2))
         plain, packed = np.full(n + 16, 77, np.uint64), np.full(size // 64 + 16, 77, np.uint64)
         assert library.privml_chunk_onehot(isa, at(r), n, at(onehot[32:])) == 0
-        assert library.privml_chunk_compare(isa, at(r), n, at(w), at(lt[8:]), at(eq[8:])) == 0
-        assert library.privml_unpack_bits(isa, at(r), n, at(plain[8:])) == 0
-        assert library.privml_pack_bits(isa, at(w), n, at(packed[8:])) == 0
-        for frame, edge in ((onehot, 32), (lt, 8), (eq, 8), (plain, 8), (packed, 8)):
+        tops = packed.copy()
+        assert library.privml_chunk_compare(isa, at(r), 1, n, at(w), at(lt[8:]), at(eq[8:])) == 0
+        assert library.privml_unpack_bits(isa, at(r), 1, n, at(plain[8:])) == 0
+        assert library.privml_pack_bits(isa, at(w), 1, n, at(packed[8:])) == 0
+        assert library.privml_top_bits(isa, at(r), 1, n, at(tops[8:])) == 0
+        for frame, edge in ((onehot, 32), (lt, 8), (eq, 8), (plain, 8), (packed, 8), (tops, 8)):
             assert (frame[:edge] == 77).all()
             assert (frame[-edge:] == 77).all()
 
@@ -133,7 +160,8 @@ def test_twins_run_without_a_library(
 
     def results() -> list[Any]:
         w, packed = ops.chunk_onehot(r), ops.pack_bits(bits)
-        return [w, *ops.chunk_compare(r, w), packed, ops.unpack_bits(packed, r.size)]
+        planes = ops.chunk_compare(r, w)
+        return [w, *planes, packed, ops.unpack_bits(packed, r.size), ops.top_bits(r)]
 
     want = results()
     monkeypatch.setattr(_native, "load", lambda: None)
@@ -149,14 +177,15 @@ R8 = np.zeros(8, dtype=np.uint64)
     ("call", "text"),
     [
         (lambda: ops.pack_bits(R8), "bits must be uint8"),
-        (lambda: ops.pack_bits(np.zeros((2, 8), np.uint8)), "one axis"),
+        (lambda: ops.pack_bits(np.zeros((), np.uint8)), "one axis"),
+        (lambda: ops.top_bits(R8[::-1]), "C-contiguous"),
         (lambda: ops.pack_bits(np.zeros(16, np.uint8)[::2]), "C-contiguous"),
         (lambda: ops.unpack_bits(R8, -1), "at least 0"),
         (lambda: ops.unpack_bits(R8, 64), "shape"),
         (lambda: ops.unpack_bits(R8, 1000), "shape"),
         (lambda: ops.unpack_bits(R8.view(np.int64), 512), "words must be uint64"),
         (lambda: ops.chunk_onehot(R8.view(np.int64)), "r must be uint64"),
-        (lambda: ops.chunk_onehot(R8.reshape(2, 4)), "one axis"),
+        (lambda: ops.chunk_onehot(R8.reshape(2, 4)), "shape"),
         (lambda: ops.chunk_onehot(R8[::-1]), "C-contiguous"),
         (lambda: ops.chunk_onehot(np.zeros(65, np.uint8)[1:].view(np.uint64)), "C-contiguous"),
         (lambda: ops.chunk_compare(R8, W64[:15]), "shape"),

@@ -120,8 +120,9 @@ def test_another_abi_version_is_refused(
     unloaded: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = next(path for path in _native._candidates() if path.is_file())
+    current = _native.ABI_VERSION
     monkeypatch.setattr(_native, "ABI_VERSION", 999)
-    assert "ABI version 1, this package needs 999" in reason_without(found, monkeypatch)
+    assert f"ABI version {current}, this package needs 999" in reason_without(found, monkeypatch)
 
 
 @NATIVE
@@ -147,10 +148,16 @@ def test_kernels_refuse_bad_sizes_and_instruction_sets() -> None:
     gemm = (at, 0, 1, 1, at, 0, 1, 1, at, 1, 1)
     for isa, wanted in ((0, 1), (7, 3), (-1, 3)):
         size = -1 if wanted == 1 else 1
-        assert library.privml_pack_bits(isa, at, size, at) == wanted
-        assert library.privml_unpack_bits(isa, at, size, at) == wanted
         assert library.privml_chunk_onehot(isa, at, size, at) == wanted
-        assert library.privml_chunk_compare(isa, at, size, at, at, at) == wanted
+        for rows, n in ((1, size), (size, 1)):
+            assert library.privml_pack_bits(isa, at, rows, n, at) == wanted
+            assert library.privml_unpack_bits(isa, at, rows, n, at) == wanted
+            assert library.privml_top_bits(isa, at, rows, n, at) == wanted
+            assert library.privml_chunk_compare(isa, at, rows, n, at, at, at) == wanted
+        assert library.privml_tree_masked(isa, at, size, 1, 1, 1, at, at, at, at) == wanted
+        assert library.privml_gelu(isa, size, 0, *[at] * 12) == wanted
+        level = (at, size, 1, 1, 1, 1, 0, 0, *[at] * 7)
+        assert library.privml_tree_level(isa, *level) == wanted
         assert library.privml_gemm_u64(isa, 1, 1, size, 1, *gemm, 1) == wanted
         assert library.privml_gemm_u32(isa, 1, 1, size, 1, *gemm, 1) == wanted
         assert library.privml_aes128_ctr(isa, bytes(16), 0, 0, at, size) == wanted

@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from privml.backbones.batch import Encoded
+from privml.backbones.blocks import Observer
 from privml.backbones.encoder import Encoder
 from privml.backbones.loader import random_decoder, random_encoder
 from privml.backbones.pruned import pruned_forward
+from privml.backbones.pruned_ranges import pruned_ranges
+from privml.backbones.ranges import measure
 from privml.backbones.substitutes import (
     LOW2,
     RING4,
@@ -111,7 +114,7 @@ class Oracle:
                     i for i, at in enumerate(where) if at == home or raw[i] >= theta[layer] * unit
                 ]
                 tall = [i for i in stay if where[i] == home or raw[i] >= beta[layer] * unit]
-                high = [i in tall or not self.reduce or c.causal for i in stay]
+                high = [i in tall or not self.reduce for i in stay]
                 self.scores.append({at: raw[i] for i, at in enumerate(where)})
                 x, context, where = x[stay], context[stay], [where[i] for i in stay]
                 self.kept.append(where)
@@ -386,3 +389,27 @@ def test_blended_exp_has_both_classes_and_exact_zeros() -> None:
     assert low.numpy() == pytest.approx(exponential(x.numpy(), False), abs=1e-15)
     assert high[-2:].tolist() == [0.0, 0.0]
     assert low[3:].tolist() == [0.0] * 4
+
+
+# ---- ranges ------------------------------------------------------------------------------------
+
+
+def test_ranges_of_a_pruned_model_hold_for_any_thresholds_and_depend_on_none() -> None:
+    encoder = tiny(scale=4.0).float()
+    plain, found = encoder.ranges(), pruned_ranges(encoder)
+    assert set(plain) == set(found)
+    assert all(found[name].contains(plain[name]) for name in plain)
+    batch = random_batch(encoder.config, rows=6, length=12, seed=3)
+
+    class View:
+        config, tokenizer = encoder.config, None
+
+        def __init__(self, share: float) -> None:
+            self.limits = [share / REFERENCE] * 3
+
+        def forward(self, batch: Encoded, observe: Observer | None = None) -> torch.Tensor:
+            return pruned_forward(encoder, batch, *[self.limits] * 2, observe=observe).output
+
+    for share in (0.3, 0.8, 1.0, 1.5):
+        for name, seen in measure(View(share), [batch]).items():
+            assert seen.bound <= found[name].bound, name

@@ -109,11 +109,15 @@ def test_swapped_pieces() -> None:
     assert digest_of(one + two) != digest_of(two + one)
 
 
-def test_large_payload_before_the_handshake_is_a_bug() -> None:
-    transcript = Transcript()
-    feed = PayloadHash(transcript, 0, payload=memoryview(bytes(SMALL_BYTES + 1)))
-    with pytest.raises(AssertionError, match="handshake"):
-        feed.advance(SMALL_BYTES + 1)
+def test_what_precedes_the_key_enters_as_it_is(rng: np.random.Generator) -> None:
+    hello = rng.bytes(16 * SMALL_BYTES)
+    transcript, plain = Transcript(), Transcript()
+    PayloadHash(transcript, 0, payload=memoryview(hello)).advance(len(hello))
+    plain.update(0, hello)
+    assert transcript.digest() == plain.digest()
+    assert not transcript.keyed
+    with pytest.raises(AssertionError, match="without the session's key"):
+        transcript.update_piece(0, hello)
 
 
 def test_digest_outlives_the_key() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +44,7 @@ def expecting(header: Header, **changes: object) -> Expected:
         header.length,
         header.length,
     )
-    return dataclasses.replace(expected, **changes)
+    return msgspec.structs.replace(expected, **changes)
 
 
 def test_golden_bytes_never_change() -> None:
@@ -122,12 +121,12 @@ def test_last_frames_carry_nothing(kind: FrameType) -> None:
     ],
 )
 def test_encode_refuses_fields_out_of_range(field: str, value: object) -> None:
-    bad = dataclasses.replace(GOLDEN, **{field: value})
+    bad = msgspec.structs.replace(GOLDEN, **{field: value})
     with pytest.raises(ParameterError, match=field):
         bad.encode()
 
 
 def test_encode_names_all_bad_fields_at_once() -> None:
-    bad = dataclasses.replace(GOLDEN, sender=3, tag=-1)
+    bad = msgspec.structs.replace(GOLDEN, sender=3, tag=-1)
     with pytest.raises(ParameterError, match="sender, tag"):
         bad.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -13,7 +14,7 @@ from privml.backbones.encoder import Encoder
 from privml.backbones.pruned import protected_rows, pruned_forward
 from privml.errors import UnsupportedError
 from privml.params import check, outside
-from privml.protocols.cipherprune.thresholds import Thresholds
+from privml.protocols.cipherprune.thresholds import SCORE_BITS, Thresholds
 
 _BATCH = 16
 
@@ -79,10 +80,8 @@ def calibrate_thresholds(
         kept = _ends(scores, 1 - keep)
         theta[layer] = kept / unit
         beta[layer] = max(kept, _ends(scores[scores >= kept], 1 - high)) / unit
-    return Thresholds(
-        tuple(theta), tuple(beta), heads=config.heads,
-        reference=reference,
-    ).bound_to(encoder)  # fmt: skip
+    found = Thresholds(tuple(theta), tuple(beta), heads=config.heads, reference=reference)
+    return found.bound_to(encoder)
 
 
 def _batches(encoder: Encoder, texts: Sequence[str]) -> Iterator[Encoded]:
@@ -110,5 +109,6 @@ def _scores(
 
 
 def _ends(scores: Tensor, share: float) -> float:
-    """Return the score below which a share of the tokens lies."""
-    return float(scores.double().quantile(share)) if len(scores) else 0.0
+    """Return a score below which a share of the tokens lies, one step of the ring's grid lower."""
+    found = float(scores.double().quantile(share)) if len(scores) else 0.0
+    return max(0.0, (math.floor(found * 2**SCORE_BITS) - 1) / 2**SCORE_BITS)

@@ -29,12 +29,13 @@ from privml.protocols.cipherprune.learning.loop import (
     save_weights,
 )
 from privml.protocols.cipherprune.learning.machine import Fixed, Precision, choose, products
-from privml.protocols.cipherprune.learning.masks import SoftThresholds, meet, quantile_start
+from privml.protocols.cipherprune.learning.masks import Levels, SoftThresholds, meet
 from privml.protocols.cipherprune.learning.objectives import (
     HardObjective,
     SoftObjective,
     TaskLoss,
 )
+from privml.protocols.cipherprune.learning.start import fitted, profile
 from privml.protocols.cipherprune.thresholds import Thresholds, model_digest
 from privml.rng import ScienceSeed
 
@@ -57,14 +58,14 @@ class Options:
     soft, hard
         Recipes of the two stages.
     widths
-        Width of the soft masks at the beginning and at the end of stage 1, in units in which the
-        mean score of a text is 1.
+        Width of the soft masks at the beginning and at the end of stage 1, in units of the
+        logarithm of the score.
     threshold_rate
-        Learning rate of the thresholds in the same units.
+        Learning rate of the logarithms of the thresholds.
     ramp
-        Share of stage 1 in which the targets fall from 1 to the budget.
+        Share of stage 1 in which thresholds and targets go from the first ones to the budget.
     first_drop
-        Share of tokens that each initial threshold drops.
+        Share of tokens that the first thresholds drop.
     distil
         Weight of the unpruned model's answers in the loss.
     reference
@@ -80,9 +81,9 @@ class Options:
     high: float = 0.5
     soft: Recipe = SOFT
     hard: Recipe = HARD
-    widths: tuple[float, float] = (0.2, 0.05)
-    threshold_rate: float = 0.01
-    ramp: float = 0.6
+    widths: tuple[float, float] = (0.5, 0.15)
+    threshold_rate: float = 0.02
+    ramp: float = 0.5
     first_drop: float = 0.05
     distil: float = 0.5
     reference: int = 128
@@ -254,17 +255,24 @@ class _Run:
         self, student: Encoder, task: TaskLoss, store: Store | None, start: Saved | None
     ) -> Thresholds:
         o = self.options
-        masks = SoftThresholds(
-            student.config.layers, reference=o.reference, reduce=o.reduce
-        )  # fmt: skip
-        first = quantile_start(student, self.sample, o.first_drop, reference=o.reference)
-        with torch.no_grad():
-            masks.theta.copy_(torch.tensor(first))
+        self.progress("scores", 0.0)
+        layers, lengths = student.config.layers, self.sample.lengths
+        ways = [1 - o.first_drop] * (layers - 1), profile(lengths, layers, o.budget)
+        with products(self.precision):
+            first, last = (
+                Levels(*fitted(student, self.sample, kept, o.high, reference=o.reference))
+                for kept in ways
+            )
+        self.progress("scores", 1.0)
+        masks = SoftThresholds(first, last, reference=o.reference, reduce=o.reduce)
         objective = SoftObjective(
             student, task, masks, o.budget, o.high * o.budget, o.widths, o.threshold_rate, o.ramp
         )
         self._loop("soft masks", student, objective, o.soft, store).run(start)
-        return self._met(student, masks.frozen(student.config.heads), stage="freezing thresholds")
+        with products(self.precision):
+            return self._met(
+                student, masks.frozen(student.config.heads), stage="freezing thresholds"
+            )
 
     def _hard(
         self, student: Encoder, task: TaskLoss, thresholds: Thresholds, store: Store | None,

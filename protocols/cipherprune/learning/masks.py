@@ -3,52 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import PrunedOutput, protected_rows, pruned_forward
+from privml.backbones.pruned import PrunedOutput, pruned_forward
 from privml.protocols.cipherprune.learning.data import Rows
 from privml.protocols.cipherprune.thresholds import Thresholds
 
 _STRIDE, _WIDEST, _FINE = 1.5, 64.0, 1.01
 _BATCH = 64
+_LEAST = 1e-3
+
+
+@dataclass(frozen=True)
+class Levels:
+    """theta and beta of each layer but the last, in units of the score times ``reference``.
+
+    In these units the mean over the rows of a text is 1, whatever its length.
+    """
+
+    theta: Sequence[float]
+    beta: Sequence[float]
+
+    def logs(self, largest: float) -> tuple[Tensor, Tensor]:
+        """Return log theta and log beta."""
+        theta, beta = (
+            torch.tensor(t).clamp(_LEAST, largest).log() for t in (self.theta, self.beta)
+        )
+        return theta, torch.maximum(beta, theta + _LEAST)
 
 
 class SoftThresholds:
-    """Thresholds as parameters, in units of the score times ``reference``.
+    """Thresholds as parameters, on a way from first levels to those that fit the budget.
 
-    In these units the mean over the rows of a text is 1, whatever its length. ``beta`` is
-    ``theta + softplus(gap)``, so it never falls below ``theta``.
+    The parameters are what is learned on top, in logarithms: of theta, and of the ratio of beta to
+    theta, which is ``exp(softplus(gap))``, so that beta never falls below theta.
+
+    Attributes
+    ----------
+    way
+        How far the thresholds have gone, 0 to 1.
     """
 
-    def __init__(self, layers: int, *, reference: int, reduce: bool) -> None:
-        self.reference, self.reduce = reference, reduce
-        self.theta = nn.Parameter(torch.zeros(layers - 1))
-        self.gap = nn.Parameter(torch.full((layers - 1,), -1.0))
+    def __init__(self, first: Levels, last: Levels, *, reference: int, reduce: bool) -> None:
+        self.reference, self.reduce, self.way = reference, reduce, 0.0
+        (low, high), (low_end, high_end) = (x.logs(reference / 2) for x in (first, last))
+        self._level, self._gap = (low, low_end), (_gap(high - low), _gap(high_end - low_end))
+        self.level = nn.Parameter(torch.zeros_like(low))
+        self.gap = nn.Parameter(torch.zeros_like(low))
 
     def named(self) -> Mapping[str, nn.Parameter]:
         """Return the parameters by name."""
-        return {"prune.theta": self.theta, "prune.gap": self.gap}
+        return {"prune.level": self.level, "prune.gap": self.gap}
 
-    def beta(self) -> Tensor:
-        """Return the reduction thresholds."""
-        return self.theta + F.softplus(self.gap) if self.reduce else self.theta
-
-    def clamp(self) -> None:
-        """Keep the thresholds within what a score can be."""
-        with torch.no_grad():
-            self.theta.clamp_(0.0, self.reference / 2)
-            self.gap.clamp_(-10.0, 20.0)
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Return theta and beta in units of the score, differentiable."""
+        level, gap = (torch.lerp(*ends, self.way) for ends in (self._level, self._gap))
+        level = (level + self.level).clamp(math.log(_LEAST), math.log(self.reference / 2))
+        theta = level.exp() / self.reference
+        return theta, theta * F.softplus(gap + self.gap).exp() if self.reduce else theta
 
     def frozen(self, heads: int) -> Thresholds:
         """Return the thresholds on the ring's grid."""
-        theta = (self.theta.detach().double() / self.reference).tolist()
-        beta = (self.beta().detach().double() / self.reference).tolist()
+        theta, beta = (t.detach().double().tolist() for t in self.pair())
         return thresholds_of(theta, beta, heads=heads, reference=self.reference)
+
+
+def _gap(ratio: Tensor) -> Tensor:
+    """Invert softplus."""
+    return ratio.expm1().clamp(min=_LEAST).log()
 
 
 def thresholds_of(
@@ -60,27 +88,12 @@ def thresholds_of(
     return Thresholds(low, high, heads=heads, reference=reference)
 
 
-def quantile_start(model: Encoder, rows: Rows, share: float, *, reference: int) -> list[float]:
-    """Return thresholds, in units of the score times ``reference``, each of which drops ``share``.
-
-    They are quantiles of the scores of the unpruned model, protected rows left out.
-    """
-    seen: list[list[Tensor]] = [[] for _ in range(model.config.layers - 1)]
-    zeros = [0.0] * len(seen)
-    with torch.no_grad():
-        for which in rows.in_order(_BATCH):
-            batch = rows.batch(which)
-            out = pruned_forward(model, batch, zeros, zeros, reference=reference)
-            real = out.kept[0] & ~protected_rows(model.config, batch)
-            for found, scores in zip(seen, out.scores, strict=True):
-                found.append(scores[real] / model.config.heads)
-    return [float(torch.cat(found).quantile(share)) if found else 0.0 for found in seen]
-
-
 def meet(
     model: Encoder, rows: Rows, found: Thresholds, *, budget: float, high: float | None
 ) -> Thresholds:
     """Scale thresholds by one factor so that the mean kept share on some rows is the budget.
+
+    The ratios of beta to theta are raised to one power for the share of high importance.
 
     Parameters
     ----------
@@ -95,21 +108,19 @@ def meet(
     -----
     Cost: about 20 forward passes over the rows.
     """
+    ratio = [b / t if t else 1.0 for t, b in zip(found.theta, found.beta, strict=True)]
 
-    def scaled(theta: float, gap: float) -> Thresholds:
+    def scaled(theta: float, spread: float) -> Thresholds:
         low = [theta * t for t in found.theta]
-        gaps = [gap * (b - t) for b, t in zip(found.beta, found.theta, strict=True)]
-        return thresholds_of(
-            low, [t + g for t, g in zip(low, gaps, strict=True)],
-            heads=found.heads, reference=found.reference,
-        )  # fmt: skip
+        high = [t * r**spread for t, r in zip(low, ratio, strict=True)]
+        return thresholds_of(low, high, heads=found.heads, reference=found.reference)
 
-    by = _bisect(lambda f: shares(model, rows, scaled(f, 0.0))[0], budget)
+    spread = 0.0 if high is None else 1.0
+    by = _bisect(lambda f: shares(model, rows, scaled(f, spread))[0], budget)
     if high is None:
-        return scaled(by, 0.0)
-    kept = shares(model, rows, scaled(by, 0.0))[0]
-    gap = _bisect(lambda f: shares(model, rows, scaled(by, f))[1], high * kept)
-    return scaled(by, gap)
+        return scaled(by, spread)
+    kept = shares(model, rows, scaled(by, spread))[0]
+    return scaled(by, _bisect(lambda f: shares(model, rows, scaled(by, f))[1], high * kept))
 
 
 def shares(model: Encoder, rows: Rows, thresholds: Thresholds) -> tuple[float, float]:

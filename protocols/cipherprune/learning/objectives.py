@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import PrunedOutput, protected_rows, pruned_forward
+from privml.backbones.pruned import FAINT, PrunedOutput, protected_rows, pruned_forward
 from privml.protocols.cipherprune.learning.loop import Step
 from privml.protocols.cipherprune.learning.masks import SoftThresholds, soft_shares
 from privml.protocols.cipherprune.thresholds import Thresholds
@@ -85,16 +85,19 @@ class Price:
         Change of the price per step and unit of excess.
     stiffness
         Weight of the squared excess, which damps the price.
+    seen
+        Running mean of the share; negative before the first step.
     """
 
     value: float
     gain: float
     stiffness: float = 4.0
-    seen: float = 1.0
+    seen: float = -1.0
 
     def cost(self, share: Tensor, target: float) -> Tensor:
         """Return the cost of a share; takes note of it for :meth:`move`."""
-        self.seen = _MEMORY * self.seen + (1 - _MEMORY) * float(share.detach())
+        now = float(share.detach())
+        self.seen = now if self.seen < 0 else _MEMORY * self.seen + (1 - _MEMORY) * now
         excess = share - target
         return self.value * excess + self.stiffness * excess.clamp(min=0.0).square()
 
@@ -126,8 +129,8 @@ class SoftObjective:
     widths: tuple[float, float]
     rate: float
     ramp: float
-    kept_price: Price = field(default_factory=lambda: Price(0.05, 0.02))
-    high_price: Price = field(default_factory=lambda: Price(0.02, 0.02))
+    kept_price: Price = field(default_factory=lambda: Price(0.05, 0.05))
+    high_price: Price = field(default_factory=lambda: Price(0.02, 0.05))
     first: tuple[float, float] | None = None
     targets: tuple[float, float] = (1.0, 1.0)
 
@@ -137,18 +140,17 @@ class SoftObjective:
 
     def loss(self, step: Step) -> Tensor:
         """Return task loss and price of the tokens."""
-        reference, (first, last) = self.masks.reference, self.widths
+        first, last = self.widths
+        self.masks.way = min(step.done / max(self.ramp, 1e-9), 1.0)
         out = pruned_forward(
-            self.model, step.batch, self.masks.theta / reference, self.masks.beta() / reference,
-            reference=reference, reduce=self.masks.reduce, hard=False,
+            self.model, step.batch, *self.masks.pair(), reference=self.masks.reference,
+            reduce=self.masks.reduce, hard=False,
             temperature=first * (last / first) ** step.done,
         )  # fmt: skip
         kept, high = soft_shares(out)
         if self.first is None:
             self.first = float(kept.detach()), float(high.detach())
-            self.kept_price.seen, self.high_price.seen = self.first
-        way = min(step.done / max(self.ramp, 1e-9), 1.0)
-        goal = (self.budget, self.high)
+        way, goal = self.masks.way, (self.budget, self.high)
         kept_goal, high_goal = (
             (1 - way) * a + way * b for a, b in zip(self.first, goal, strict=True)
         )
@@ -157,10 +159,9 @@ class SoftObjective:
         return loss + self.high_price.cost(high, self.targets[1]) if self.masks.reduce else loss
 
     def stepped(self) -> None:
-        """Move the prices and keep the thresholds in range."""
+        """Move the prices."""
         self.kept_price.move(self.targets[0])
         self.high_price.move(self.targets[1])
-        self.masks.clamp()
 
     def numbers(self) -> dict[str, float]:
         """Return the prices and the first shares."""
@@ -220,7 +221,8 @@ class HardObjective:
         """Return the kept share: its value is that of hard masks, its gradient of soft ones."""
         found = self.thresholds
         limit = torch.tensor(found.theta)[:, None, None] * found.reference
-        near = ((out.scores / found.heads - limit) / self.width).sigmoid()
+        score = (out.scores / found.heads + FAINT).log() - (limit + FAINT).log()
+        near = (score / self.width).sigmoid()
         free = out.kept[:-1] & ~protected_rows(self.model.config, step.batch)
         soft = torch.where(free, near, torch.zeros_like(near)).sum()
         total = out.kept[0].sum() * max(len(out.scores), 1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from privml.protocols.mpc.arithmetic.truncate import finish, simulate, wrap_dtype
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
-from privml.protocols.mpc.ops import pack_bits, unpack_bits
+from privml.protocols.mpc.ops import top_bits, unpack_bits
 from privml.protocols.mpc.primitive import HALF, TOP, Context, Cost, Primitive, Words
 
 #: Fractional bits of gamma.
@@ -73,7 +73,7 @@ class Affine(Primitive):
         c = (x + moved) * known + corr["c"] + z1 + corr["r"] + HALF
         if bias is not None:
             c += bias
-        ctx.send(pack_bits((c >> TOP).astype(np.uint8).reshape(-1)))
+        ctx.send(top_bits(c.reshape(-1)))
         return finish(c, corr, self.f, 0)
 
     def simulate(self, masks: Shares, x: Words, known: Words, bias: Words | None) -> Words:

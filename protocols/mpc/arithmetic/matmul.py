@@ -25,7 +25,7 @@ import numpy as np
 
 from privml.protocols.mpc.arithmetic.truncate import finish, simulate, wrap_dtype
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
-from privml.protocols.mpc.ops import pack_bits, unpack_bits
+from privml.protocols.mpc.ops import top_bits, unpack_bits
 from privml.protocols.mpc.primitive import HALF, TOP, Context, Cost, Primitive, Words, both
 from privml.rings import ring_matmul
 
@@ -133,7 +133,7 @@ class Linear(Primitive):
         if self.f == 0:
             return z
         c = z + parts[1] + corr["r"] + HALF
-        ctx.send(pack_bits((c >> TOP).astype(np.uint8).reshape(-1)))
+        ctx.send(top_bits(c.reshape(-1)))
         return finish(c, corr, self.f, 0)
 
     def _client(self, ctx: Context, corr: Shares, x: Words, z: Words) -> Words:

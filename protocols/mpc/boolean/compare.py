@@ -12,25 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
-from privml.protocols.mpc.ops import chunk_compare, chunk_onehot, pack_bits
+from privml.protocols.mpc.ops import chunk_compare, chunk_onehot, top_bits
 from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
 
 
 def packed(n: int) -> int:
     """64-bit words that hold ``n`` bits."""
     return -(-n // 64)
-
-
-def top_bits(x: Array) -> Words:
-    """Packed most significant bits of flat ring words of any width."""
-    return pack_bits((x.reshape(-1) >> x.dtype.type(8 * x.itemsize - 1)).astype(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -66,23 +63,24 @@ class Signs:
     def derive(self, r: Array, free: Shares) -> dict[str, Array]:
         """Clear values of the derived fields; ``r`` is the mask of the opening."""
         low = (r.reshape(-1) & r.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
-        out: dict[str, Array] = {"w": chunk_onehot(low)[: self.chunks], "s": top_bits(r)}
+        out: dict[str, Array] = {
+            "w": chunk_onehot(low)[: self.chunks],
+            "s": top_bits(r.reshape(-1)),
+        }
         out.update(self.tree.derive(free))
         return out
 
     def planes(self, c: Array, corr: Shares) -> tuple[Words, Words]:
         """Local (lt, eq) planes ``(count, chunks, words)`` of public words ``c`` ``(count, n)``."""
         low = (c & c.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
-        w = full_onehot(corr["w"])
-        pairs = [chunk_compare(np.ascontiguousarray(row), w) for row in low]
-        lt = np.stack([p[0][: self.chunks] for p in pairs])
-        return lt, np.stack([p[1][: self.chunks] for p in pairs])
+        lt, eq = chunk_compare(low, full_onehot(corr["w"]))
+        return lt[:, : self.chunks], eq[:, : self.chunks]
 
     def finish(self, c: Array, lt: Words, corr: Shares, rank: int) -> Words:
         """XOR shares of 1{x >= t}, ``(count, words)``, from the root's lt plane."""
         share: Words = lt ^ corr["s"]
         if rank == 0:
-            share = share ^ ~np.stack([top_bits(row) for row in c])
+            share = share ^ ~top_bits(c)
         return share
 
     def run(self, ctx: Context, corr: Shares, c: Array) -> Words:
@@ -145,11 +143,18 @@ class Compare(Primitive):
 
 def shift(c: Array, thresholds: Sequence[int]) -> Array:
     """Public words ``c - t`` for each threshold, ``(count, n)``."""
-    t = np.array([t % (1 << (8 * c.itemsize)) for t in thresholds], c.dtype)
-    moved: Array = c[None, :] - t[:, None]
+    moved: Array = c[None, :] - ring_column(tuple(thresholds), c.dtype)
     return moved
+
+
+@cache
+def ring_column(values: tuple[int, ...], dtype: DTypeLike = np.uint64) -> Array:
+    """Public integers as ring words, ``(count, 1)``; one array for all calls, not to be written."""
+    column = np.array([v % (1 << (8 * np.dtype(dtype).itemsize)) for v in values], dtype)[:, None]
+    column.flags.writeable = False
+    return column
 
 
 def at_least(x: Array, thresholds: Sequence[int]) -> Words:
     """Packed clear bits 1{x >= t} ``(count, words)`` by the sign of the ring difference."""
-    return np.stack([~top_bits(row) for row in shift(x.reshape(-1), thresholds)])
+    return ~top_bits(shift(x.reshape(-1), thresholds))

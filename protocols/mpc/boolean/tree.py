@@ -19,64 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations
 
 import numpy as np
 
+from privml.protocols.mpc.boolean.level import combine, masked, recipe
+from privml.protocols.mpc.boolean.nodes import Node, levels
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived
 from privml.protocols.mpc.primitive import Words
-
-RADIX = 4
-
-
-@dataclass(frozen=True)
-class Node:
-    """One multi-input AND node over ``m`` chunks, most significant first."""
-
-    m: int
-    want_eq: bool
-
-    @property
-    def inputs(self) -> tuple[tuple[str, int], ...]:
-        """Opened inputs: (kind, chunk) with chunk 0 the least significant."""
-        eqs = [("eq", j) for j in range(self.m - 1, -1 if self.want_eq else 0, -1)]
-        return (*eqs, *(("lt", j) for j in range(self.m - 2, -1, -1)))
-
-    def terms(self) -> tuple[tuple[int, ...], ...]:
-        """Input indices of each product of LT (one per lower chunk)."""
-        at = {name: i for i, name in enumerate(self.inputs)}
-        return tuple(
-            (*(at["eq", i] for i in range(self.m - 1, j, -1)), at["lt", j])
-            for j in range(self.m - 2, -1, -1)
-        )
-
-    def eq_term(self) -> tuple[int, ...]:
-        """Input indices of the product that makes EQ, or empty."""
-        return tuple(range(self.m)) if self.want_eq else ()
-
-    def monomials(self) -> tuple[tuple[int, ...], ...]:
-        """Mask products (two factors or more) that the dealer shares, in a fixed order."""
-        found = {
-            sub
-            for term in (*self.terms(), self.eq_term())
-            for size in range(2, len(term) + 1)
-            for sub in combinations(sorted(term), size)
-        }
-        return tuple(sorted(found, key=lambda s: (len(s), s)))
-
-
-@cache
-def levels(chunks: int) -> tuple[tuple[Node, ...], ...]:
-    """Nodes of each level, least significant group first; a one-chunk group passes through."""
-    out: list[tuple[Node, ...]] = []
-    while chunks > 1:
-        groups = -(-chunks // RADIX)
-        first = chunks - RADIX * (groups - 1)
-        sizes = [first] + [RADIX] * (groups - 1)
-        out.append(tuple(Node(size, want_eq=g > 0) for g, size in enumerate(sizes)))
-        chunks = groups
-    return tuple(out)
 
 
 def level_inputs(nodes: tuple[Node, ...]) -> int:
@@ -141,59 +90,12 @@ class Tree:
 
     def masked(self, level: int, lt: Words, eq: Words, corr: Shares) -> Words:
         """Masked inputs of one level to open; ``lt`` and ``eq`` are ``(count, chunks, words)``."""
-        rows: list[Array] = []
-        base = 0
-        for node in levels(self.chunks)[level]:
-            if node.m > 1:
-                rows += [(lt if kind == "lt" else eq)[:, base + j] for kind, j in node.inputs]
-            base += node.m
-        stacked: Words = np.stack(rows, axis=1)
-        return stacked ^ corr[f"{self.tag}m{level}"]
+        masks = corr[f"{self.tag}m{level}"]
+        return masked(recipe(self.chunks, level), masks, lt=lt, eq=eq)
 
     def combine(
         self, level: int, opened: Words, lt: Words, eq: Words, corr: Shares, rank: int
     ) -> tuple[Words, Words]:
         """Shares of the (lt, eq) planes of the next level from this level's opened inputs."""
         masks, products = corr[f"{self.tag}m{level}"], corr[f"{self.tag}p{level}"]
-        new_lt, new_eq, base, at, pat = [], [], 0, 0, 0
-        for node in levels(self.chunks)[level]:
-            top = lt[:, base + node.m - 1]
-            if node.m == 1:
-                new_lt.append(top)
-                new_eq.append(eq[:, base])
-            else:
-                index = {m: pat + i for i, m in enumerate(node.monomials())}
-                share = _Products(opened[:, at:], masks[:, at:], products, index, rank)
-                bit = top.copy()
-                for term in node.terms():
-                    bit ^= share.of(term)
-                new_lt.append(bit)
-                new_eq.append(share.of(node.eq_term()) if node.want_eq else bit)
-                at, pat = at + len(node.inputs), pat + len(index)
-            base += node.m
-        return np.stack(new_lt, axis=1), np.stack(new_eq, axis=1)
-
-
-@dataclass(frozen=True)
-class _Products:
-    """Shares of products of a node's inputs: opened ^ mask for each input."""
-
-    opened: Words
-    masks: Words
-    products: Words
-    index: Mapping[tuple[int, ...], int]
-    rank: int
-
-    def of(self, term: tuple[int, ...]) -> Words:
-        term = tuple(sorted(term))
-        total = np.zeros_like(self.opened[:, 0])
-        for size in range(len(term) + 1):
-            for sub in combinations(term, size):
-                rest = [self.opened[:, k] for k in term if k not in sub]
-                if size == 0:
-                    if self.rank == 0:
-                        total ^= np.bitwise_and.reduce(rest)
-                    continue
-                value = self.masks[:, sub[0]] if size == 1 else self.products[:, self.index[sub]]
-                total ^= np.bitwise_and.reduce([value, *rest])
-        return total
+        return combine(recipe(self.chunks, level), opened, masks, products, lt=lt, eq=eq, rank=rank)

@@ -109,7 +109,9 @@ class PoolSupply:
         return self._ready.popleft() if self._ready else self._make()
 
     def close(self) -> None:
-        """Destroy what is left, in memory and on disk."""
-        self._ready.clear()
-        self._passed.clear()
+        """Destroy what is left, in memory and on disk; nothing is handed out any more."""
+        with self._guard:
+            self._made = self._taken = len(self._steps)
+            self._ready.clear()
+            self._passed.clear()
         self._material.close()

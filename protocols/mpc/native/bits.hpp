@@ -1,4 +1,5 @@
-// Bit kernels: packing, one-hot chunks, chunk comparison. The numpy twins in ops.py define them.
+// Bit kernels: packing, one-hot chunks, chunk comparison, tree levels. The numpy twins in ops.py
+// and boolean/level.py define them.
 // Helpers are static, because each instruction set must compile its own copy.
 #pragma once
 
@@ -15,12 +16,24 @@ static constexpr uint64_t live(int64_t left) {
   return left >= 64 ? ~uint64_t(0) : (uint64_t(1) << left) - 1;
 }
 
-// The kernels of one instruction set; n elements, arrays shaped as in ops.py.
+// Shapes and planes of one tree level; `recipe` as made in boolean/level.py.
+struct TreeLevel {
+  const int32_t* recipe;
+  int64_t count, words, chunks, inputs, products, groups;
+  uint64_t one;  // share of a plane of ones
+  const uint64_t *lt, *eq, *opened, *masks, *dealt;
+  uint64_t *new_lt, *new_eq;
+};
+
+// The kernels of one instruction set; one row of n elements, arrays shaped as in ops.py.
 struct BitKernels {
   void (*onehot)(const uint64_t* r, int64_t n, uint16_t* out);
   void (*compare)(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq);
   void (*pack)(const uint8_t* bits, int64_t n, uint64_t* out);
   void (*unpack)(const uint64_t* words, int64_t n, uint64_t* out);
+  void (*tops)(const uint64_t* x, int64_t n, uint64_t* out);
+  void (*masked)(const TreeLevel& level, uint64_t* out);  // reads recipe as positions of inputs
+  void (*level)(const TreeLevel& level);
 };
 
 BitKernels bits_scalar();

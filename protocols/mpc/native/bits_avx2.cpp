@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bits.hpp"
+#include "tree_level.hpp"
 
 namespace privml {
 namespace {
@@ -163,8 +164,22 @@ void unpack(const uint64_t* words, int64_t n, uint64_t* out) {
   for (; i < n; ++i) out[i] = (words[i / 64] >> (i % 64)) & 1;
 }
 
+void tops(const uint64_t* x, int64_t n, uint64_t* out) {
+  for (int64_t i = 0; i < n; i += kBlock) {
+    uint64_t spare[kBlock], word = 0;
+    const uint64_t* from = block(x + i, n - i, spare);
+    for (int k = 0; k < kBlock; k += 4)
+      word |= uint64_t(_mm256_movemask_pd(_mm256_castsi256_pd(load(from + k)))) << k;
+    out[i / 64] = word;
+  }
+}
+
+typedef uint64_t Lanes __attribute__((vector_size(32)));
+
 }  // namespace
 
-BitKernels bits_avx2() { return {onehot, compare, pack, unpack}; }
+BitKernels bits_avx2() {
+  return {onehot, compare, pack, unpack, tops, tree_masked, tree_level<Lanes>};
+}
 
 }  // namespace privml

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bits.hpp"
+#include "tree_level.hpp"
 
 namespace privml {
 namespace {
@@ -50,8 +51,11 @@ void planes(const uint64_t* words, int64_t left, __m512i* plane) {
 // Byte planes of up to kTile words, so that the long rows are walked one after another.
 struct Planes {
   alignas(64) uint8_t byte[8][kTile];
+  int64_t used = 0;
 
   void fill(const uint64_t* words, int64_t left) {
+    const int64_t size = padded(left) < kTile ? padded(left) : kTile;
+    used = used < size ? size : used;
     for (int64_t i = 0; i < kTile && i < left; i += kBlock) {
       __m512i plane[8];
       planes(words + i, left - i, plane);
@@ -67,7 +71,7 @@ struct Planes {
   }
 
   ~Planes() {
-    std::memset(byte, 0, sizeof byte);
+    for (auto& row : byte) std::memset(row, 0, size_t(used));
     __asm__ volatile("" : : "r"(byte) : "memory");
   }
 };
@@ -140,8 +144,24 @@ void unpack(const uint64_t* words, int64_t n, uint64_t* out) {
   }
 }
 
+void tops(const uint64_t* x, int64_t n, uint64_t* out) {
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const uint64_t mask = live(n - i);
+    uint64_t word = 0;
+    for (int k = 0; k < kBlock; k += 8) {
+      const __m512i part = _mm512_maskz_loadu_epi64(__mmask8(mask >> k), x + i + k);
+      word |= uint64_t(_mm512_movepi64_mask(part)) << k;
+    }
+    out[i / 64] = word;
+  }
+}
+
+typedef uint64_t Lanes __attribute__((vector_size(64)));
+
 }  // namespace
 
-BitKernels bits_avx512() { return {onehot, compare, pack, unpack}; }
+BitKernels bits_avx512() {
+  return {onehot, compare, pack, unpack, tops, tree_masked, tree_level<Lanes>};
+}
 
 }  // namespace privml

@@ -1,5 +1,6 @@
 // Baseline bit kernels in plain C++.
 #include "bits.hpp"
+#include "tree_level.hpp"
 
 namespace privml {
 namespace {
@@ -49,8 +50,18 @@ void unpack(const uint64_t* words, int64_t n, uint64_t* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = (words[i / 64] >> (i % 64)) & 1;
 }
 
+void tops(const uint64_t* x, int64_t n, uint64_t* out) {
+  for (int64_t start = 0; start < n; start += 64) {
+    uint64_t word = 0;
+    for (int64_t i = start; i < n && i < start + 64; ++i) word |= (x[i] >> 63) << (i % 64);
+    out[start / 64] = word;
+  }
+}
+
 }  // namespace
 
-BitKernels bits_scalar() { return {onehot, compare, pack, unpack}; }
+BitKernels bits_scalar() {
+  return {onehot, compare, pack, unpack, tops, tree_masked, tree_level<uint64_t>};
+}
 
 }  // namespace privml

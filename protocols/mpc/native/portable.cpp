@@ -1,6 +1,7 @@
 // Stands in for the vector kernels on processors other than x86-64; never selected there,
 // because cpu_features() reports none.
 #include "bits.hpp"
+#include "gelu.hpp"
 #include "gemm.hpp"
 
 namespace privml {
@@ -27,5 +28,8 @@ GemmKernel<uint32_t> gemm_avx512() {
 
 BitKernels bits_avx2() { return bits_scalar(); }
 BitKernels bits_avx512() { return bits_scalar(); }
+
+GeluKernel gelu_avx2() { return gelu_scalar(); }
+GeluKernel gelu_avx512() { return gelu_scalar(); }
 
 }  // namespace privml

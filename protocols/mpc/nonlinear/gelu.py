@@ -24,10 +24,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from privml import _native
 from privml.protocols.mpc.arithmetic import truncate
 from privml.protocols.mpc.boolean.compare import Signs, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
+from privml.protocols.mpc.ops import unpack_bits
 from privml.protocols.mpc.primitive import HALF, ONE, TOP, Context, Cost, Primitive, Words, both
 
 IN_SCALE, POLY_SCALE, OUT_SCALE = 12, 60, 16
@@ -126,23 +128,50 @@ class Gelu(Primitive):
         (c,) = ctx.open(x + corr["r"])
         ge = self.signs.run(ctx, corr, shift(c.reshape(-1), self.thresholds))
         (opened,) = ctx.open_bits(ge ^ corr["b"])
-        z = [unpack(row, self.shape) for row in opened]
-        powers: list[Array | None] = [None, corr["r"], corr["r2"], corr["r3"], corr["r4"]]
-        even, odd = self._expand(c)
-        # at least -T, 0, T: u = 1 - ge0, v = 1 - ge1, w = 1 - ge2 gives
-        # (w - u) = ge0 - ge2 and (u + w - 2v) = 2 ge1 - ge0 - ge2.
-        poly = _bit_times(z[0], powers, corr["g"], _sub(even, odd), ctx.rank)
-        poly -= _bit_times(z[2], powers, corr["h"], _add(even, odd), ctx.rank)
-        poly += _bit_times(z[1], powers, corr["k"], [o + o for o in odd[:4]], ctx.rank)
+        z = unpack_bits(opened, c.size).reshape(3, *self.shape)
+        poly, large = self.terms(c, z, corr, ctx.rank)
         masked = poly + corr["q"]
         if ctx.rank == 0:
             masked += HALF
         (d,) = ctx.open(masked)
-        linear = [c, np.full_like(c, (1 << 64) - 1)]
-        large = _bit_times(z[2], powers, corr["h"], linear, ctx.rank)
         return truncate.finish(d, corr, self.f, ctx.rank) + (
             large << np.uint64(self.out - IN_SCALE)
         )
+
+    def terms(self, c: Words, z: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
+        """Shares of the polynomial part at scale 60 and of (1 - w) x at scale 12.
+
+        Parameters
+        ----------
+        c
+            Opened ``x + r``, of ``shape``.
+        z
+            (3, *shape) words 0 or 1: opened bits 1{x >= -T}, 1{x >= 0}, 1{x >= T} under masks.
+        corr, rank
+            This party's shares, and its rank.
+        """
+        library = _native.load()
+        if library is None:
+            return self.ref_terms(c, z, corr, rank)
+        coef = np.array([_w(k) for k in self._integers()])
+        shares = (corr[k] for k in ("r", "r2", "r3", "r4", "g", "h", "k"))
+        arrays = [np.ascontiguousarray(a, np.uint64) for a in (coef, c, z, *shares)]
+        arrays += [np.empty(c.shape, np.uint64), np.empty(c.shape, np.uint64)]
+        code = library.privml_gelu(_native.isa_level(), c.size, rank, *map(_native.address, arrays))
+        _native.check(code, "gelu")
+        return arrays[-2], arrays[-1]
+
+    def ref_terms(self, c: Words, z: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
+        """Twin of :meth:`terms`."""
+        powers: list[Array | None] = [None, corr["r"], corr["r2"], corr["r3"], corr["r4"]]
+        even, odd = self._expand(c)
+        # at least -T, 0, T: u = 1 - ge0, v = 1 - ge1, w = 1 - ge2 gives
+        # (w - u) = ge0 - ge2 and (u + w - 2v) = 2 ge1 - ge0 - ge2.
+        poly = _bit_times(z[0], powers, corr["g"], _sub(even, odd), rank)
+        poly -= _bit_times(z[2], powers, corr["h"], _add(even, odd), rank)
+        poly += _bit_times(z[1], powers, corr["k"], [o + o for o in odd[:4]], rank)
+        linear = [c, np.full_like(c, (1 << 64) - 1)]
+        return poly, _bit_times(z[2], powers, corr["h"], linear, rank)
 
     def _integers(self) -> tuple[int, ...]:
         k = QUARTICS[self.variant].integers()

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
 from privml.protocols.mpc.arithmetic.truncate import shifted, simulate
-from privml.protocols.mpc.boolean.compare import Signs, packed, shift
-from privml.protocols.mpc.boolean.logic import unpack
+from privml.protocols.mpc.boolean.compare import Signs, packed, ring_column, shift
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
+from privml.protocols.mpc.ops import unpack_bits
 from privml.protocols.mpc.primitive import HALF, ONE, TOP, Context, Cost, Primitive, Words, both
 
 _WRAP = 1 << 64
@@ -68,7 +70,7 @@ class Normalise(Primitive):
         )
 
     def derive(self, free: Shares) -> Mapping[str, Array]:
-        rho = np.stack([unpack(b, (self.n,)) for b in free["b"]])
+        rho = unpack_bits(free["b"], self.n)
         return {"rho": rho, "rho_r": rho * free["r"], **self.signs.derive(free["r"], free)}
 
     def online(self) -> Cost:
@@ -77,16 +79,14 @@ class Normalise(Primitive):
 
     def _steps(self) -> tuple[Words, Words]:
         """Increments of multiplier and factor at each threshold, as columns."""
-        m = [(b - a) % _WRAP for a, b in zip(self.multipliers, self.multipliers[1:], strict=False)]
-        g = [(b - a) % _WRAP for a, b in zip(self.factors, self.factors[1:], strict=False)]
-        return np.array(m, np.uint64)[:, None], np.array(g, np.uint64)[:, None]
+        return _increments(self.multipliers), _increments(self.factors)
 
     def run(self, ctx: Context, corr: Shares, v: Words) -> tuple[Words, Words]:
         """Return shares of the scaled values and of the factors, both ``(n,)``."""
         (c,) = ctx.open(v + corr["r"])
         ge = self.signs.run(ctx, corr, shift(c, self.thresholds))
         (opened,) = ctx.open_bits(ge ^ corr["b"])
-        z = np.stack([unpack(row, (self.n,)) for row in opened])
+        z = unpack_bits(opened, self.n)
         sign = ONE - (z + z)
         times_v = z * v + sign * (c * corr["rho"] - corr["rho_r"])
         ring = sign * corr["rho"]
@@ -104,6 +104,11 @@ class Normalise(Primitive):
         m: Words = (dm * ge).sum(axis=0) + np.uint64(self.multipliers[0])
         g: Words = (dg * ge).sum(axis=0) + np.uint64(self.factors[0])
         return m * v, g
+
+
+@cache
+def _increments(values: tuple[int, ...]) -> Words:
+    return ring_column(tuple(b - a for a, b in pairwise(values)))
 
 
 @dataclass(frozen=True)
