@@ -73,7 +73,7 @@ def pruned_forward(
     reference: int = 128,
     reduce: bool = True,
     hard: bool = True,
-    temperature: float = 0.1,
+    temperature: float | Sequence[float] = 0.1,
     schedule: Schedule | None = None,
     observe: Observer | None = None,
 ) -> PrunedOutput:
@@ -92,7 +92,8 @@ def pruned_forward(
     hard
         Hard masks, or soft ones that gradients pass.
     temperature
-        Width of the soft masks, in units of the logarithm of the score.
+        Width of the soft masks, in units of the logarithm of the score; one, or one for each layer
+        but the last.
     schedule
         Pairs (rows kept, rows of high importance) of each layer but the last: those of highest
         score, ties go to the earlier row. Replaces the thresholds and needs hard masks. A number
@@ -110,7 +111,9 @@ def pruned_forward(
     -----
     Cost: a clear forward pass; nothing is saved by pruning here.
     """
-    rule = _Rule(encoder, batch, (theta, beta), reference, reduce, hard, temperature, schedule)
+    count = encoder.config.layers - 1
+    widths = [temperature] * count if isinstance(temperature, float) else list(temperature)
+    rule = _Rule(encoder, batch, (theta, beta), reference, reduce, hard, widths, schedule)
     see = observe or _ignore
     x = encoder._embed(batch, see)  # (B, n, d)
     state = rule.start(x)
@@ -158,12 +161,12 @@ class _Rule:
     reference: int
     reduce: bool
     hard: bool
-    temperature: float
+    widths: Sequence[float]
     schedule: Schedule | None
 
     def __post_init__(self) -> None:
         expected = self.encoder.config.layers - 1
-        given = [self.schedule] if self.schedule is not None else self.limits
+        given = [self.schedule] if self.schedule is not None else [*self.limits, self.widths]
         if any(len(values) != expected for values in given):
             raise ParameterError(
                 f"pruning needs {expected} thresholds or pairs, one for each layer but the last; "
@@ -171,7 +174,7 @@ class _Rule:
             )
         if self.schedule is not None and not self.hard:
             raise ParameterError("a schedule has hard masks; pass hard=True")
-        if not self.temperature > 0 or self.reference < 1:
+        if not all(width > 0 for width in self.widths) or self.reference < 1:
             raise ParameterError("temperature and reference must be positive")
 
     def start(self, x: Tensor) -> _State:
@@ -208,27 +211,27 @@ class _Rule:
     ) -> _State:
         score = (raw / self.encoder.config.heads + FAINT).log()  # (B, n)
         limits = (torch.as_tensor(t[layer]) * self.reference + FAINT for t in self.limits)
-        keep, high = (((score - t.log()) / self.temperature).float() for t in limits)
+        keep, high = (((score - t.log()) / self.widths[layer]).float() for t in limits)
         log_mask = state.log_mask + F.logsigmoid(keep).masked_fill(protected, 0.0)
         classes = high.sigmoid().masked_fill(protected, 1.0) if reduce else torch.ones_like(high)
         return _State(log_mask.exp(), log_mask, classes, state.causal)
 
 
 def _attend(layer: LayerBlock, x: Tensor, state: _State, see: Observer) -> tuple[Tensor, Tensor]:
-    """Return contexts ``(B, n, d)`` and raw scores ``(B, n)``."""
+    """Return contexts ``(B, n, d)`` and raw scores ``(B, n)``; at least float32 throughout."""
     rows, n, _ = x.shape
     qkv = layer.qkv.run(layer.attn_norm.run(x, see) if layer.pre_norm else x, see)
-    q, k, v = qkv.view(rows, n, 3, layer.heads, layer.head_dim).permute(2, 0, 3, 1, 4)
-    scores = q @ k.transpose(-1, -2)  # (B, H, n, n)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    scores = scores / math.sqrt(layer.head_dim)
-    see(f"{layer.name}.scores", scores)
-    scores = scores + _key_weights(state)
-    shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
-    weights = blended_exp(shifted, state.high)
-    weights = weights / weights.sum(dim=-1, keepdim=True)  # (B, H, n, n)
-    raw = torch.einsum("bhji,bj->bi", weights, state.mask.to(weights.dtype))
-    context = (weights.to(v.dtype) @ v).transpose(1, 2).reshape(rows, n, -1)
+    with torch.autocast(qkv.device.type, enabled=False):
+        qkv = qkv.to(torch.promote_types(qkv.dtype, torch.float32))
+        q, k, v = qkv.view(rows, n, 3, layer.heads, layer.head_dim).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(layer.head_dim)  # (B, H, n, n)
+        see(f"{layer.name}.scores", scores)
+        scores = scores + _key_weights(state)
+        shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
+        weights = blended_exp(shifted, state.high)
+        weights = weights / weights.sum(dim=-1, keepdim=True)  # (B, H, n, n)
+        raw = torch.einsum("bhji,bj->bi", weights, state.mask.to(weights.dtype))
+        context = (weights @ v).transpose(1, 2).reshape(rows, n, -1)
     see(f"{layer.name}.context", context)
     return context, raw
 

@@ -268,7 +268,7 @@ def test_splits_are_reproducible_and_disjoint() -> None:
 
 def test_batches_of_an_epoch_hold_each_row_once_at_most() -> None:
     rows = tokenise(toy_model(), toy_data())
-    seed = __import__("privml.rng", fromlist=["ScienceSeed"]).ScienceSeed(1)
+    seed = ScienceSeed(1)
     batches = rows.shuffled(32, seed=seed)
     joined = np.concatenate(batches)
     assert {len(batch) for batch in batches} == {32}
@@ -331,6 +331,7 @@ def test_an_unknown_precision_is_refused() -> None:
         {"decoder": True, "labels": ("x", "y", "z")},
     ],
 )
+from privml.rng import ScienceSeed
 def test_a_saved_model_is_read_back(tmp_path: Path, changes: dict[str, object]) -> None:
     build = random_decoder if changes.pop("decoder", False) else random_encoder
     model = build(layers=2, hidden=8, heads=2, ffn=12, vocab=20, max_positions=9, **changes)

@@ -196,7 +196,9 @@ def test_soft_masks_tend_to_hard_ones(changes: dict[str, object]) -> None:
         hard = pruned_forward(encoder, batch, theta, beta)
         gaps = []
         for width in (1e-2, 1e-4, 1e-7):
-            soft = pruned_forward(encoder, batch, theta, beta, hard=False, temperature=width)
+            soft = pruned_forward(
+                encoder, batch, theta, beta, hard=False, temperature=[width, 1.5 * width, 2 * width]
+            )
             gaps.append(float((soft.output - hard.output).abs().max()))
     assert gaps[0] > gaps[1] > gaps[2]
     assert gaps[2] < 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from privml.protocols.cipherprune.learning.objectives import (
     SoftObjective,
     TaskLoss,
 )
-from privml.protocols.cipherprune.learning.start import fitted, profile
+from privml.protocols.cipherprune.learning.start import fitted, profile, spreads
 from privml.protocols.cipherprune.thresholds import Thresholds, model_digest
 from privml.rng import ScienceSeed
 
@@ -58,10 +59,10 @@ class Options:
     soft, hard
         Recipes of the two stages.
     widths
-        Width of the soft masks at the beginning and at the end of stage 1, in units of the
-        logarithm of the score.
+        Width of the soft masks at the beginning and at the end of stage 1, in units of the spread
+        of the logarithm of each layer's scores.
     threshold_rate
-        Learning rate of the logarithms of the thresholds.
+        Learning rate of the thresholds, in the same units.
     ramp
         Share of stage 1 in which thresholds and targets go from the first ones to the budget.
     first_drop
@@ -81,7 +82,7 @@ class Options:
     high: float = 0.5
     soft: Recipe = SOFT
     hard: Recipe = HARD
-    widths: tuple[float, float] = (0.5, 0.15)
+    widths: tuple[float, float] = (0.3, 0.1)
     threshold_rate: float = 0.02
     ramp: float = 0.5
     first_drop: float = 0.05
@@ -221,6 +222,12 @@ class _Run:
             tuple(self.rows.ids[int(i)] for i in which), self.rows.labels[which], self.rows.pad_id
         )
 
+    @cached_property
+    def spread(self) -> list[float]:
+        """Spread of the logarithm of the scores of each layer, of the model given."""
+        with products(self.precision):
+            return spreads(self.teacher, self.sample, reference=self.options.reference)
+
     def digest(self) -> str:
         """Digest of everything the result depends on."""
         return sha256(
@@ -264,7 +271,9 @@ class _Run:
                 for kept in ways
             )
         self.progress("scores", 1.0)
-        masks = SoftThresholds(first, last, reference=o.reference, reduce=o.reduce)
+        masks = SoftThresholds(
+            first, last, spread=self.spread, reference=o.reference, reduce=o.reduce
+        )
         objective = SoftObjective(
             student, task, masks, o.budget, o.high * o.budget, o.widths, o.threshold_rate, o.ramp
         )
@@ -279,7 +288,8 @@ class _Run:
         start: Saved | None,
     ) -> None:  # fmt: skip
         o = self.options
-        objective = HardObjective(student, task, thresholds, o.budget, o.widths[1], o.reduce)
+        widths = [o.widths[1] * spread for spread in self.spread]
+        objective = HardObjective(student, task, thresholds, o.budget, widths, o.reduce)
         loop = self._loop("hard masks", student, objective, o.hard, store)
         if start is not None and not int(str(start.state["step"])):
             load_weights(loop.parameters, start)

@@ -46,12 +46,24 @@ class SoftThresholds:
 
     Attributes
     ----------
+    spread
+        Standard deviation of the logarithm of the scores of each layer: the unit of what is learned
+        and of the width of the masks, because layers differ by an order of magnitude.
     way
         How far the thresholds have gone, 0 to 1.
     """
 
-    def __init__(self, first: Levels, last: Levels, *, reference: int, reduce: bool) -> None:
+    def __init__(
+        self,
+        first: Levels,
+        last: Levels,
+        *,
+        spread: Sequence[float],
+        reference: int,
+        reduce: bool,
+    ) -> None:
         self.reference, self.reduce, self.way = reference, reduce, 0.0
+        self.spread = torch.tensor(spread)
         (low, high), (low_end, high_end) = (x.logs(reference / 2) for x in (first, last))
         self._level, self._gap = (low, low_end), (_gap(high - low), _gap(high_end - low_end))
         self.level = nn.Parameter(torch.zeros_like(low))
@@ -64,9 +76,13 @@ class SoftThresholds:
     def pair(self) -> tuple[Tensor, Tensor]:
         """Return theta and beta in units of the score, differentiable."""
         level, gap = (torch.lerp(*ends, self.way) for ends in (self._level, self._gap))
-        level = (level + self.level).clamp(math.log(_LEAST), math.log(self.reference / 2))
+        level = (level + self.spread * self.level).clamp(
+            math.log(_LEAST), math.log(self.reference / 2)
+        )
         theta = level.exp() / self.reference
-        return theta, theta * F.softplus(gap + self.gap).exp() if self.reduce else theta
+        return theta, theta * F.softplus(
+            gap + self.spread * self.gap
+        ).exp() if self.reduce else theta
 
     def frozen(self, heads: int) -> Thresholds:
         """Return the thresholds on the ring's grid."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -116,7 +116,8 @@ class SoftObjective:
         Target shares of tokens kept and of high importance at the end; both fall from what they
         are at the first step during the first ``ramp`` of the stage.
     widths
-        Temperature at the beginning and at the end; falls geometrically.
+        Width of the masks at the beginning and at the end, in units of each layer's spread; falls
+        geometrically.
     rate
         Learning rate of the thresholds.
     """
@@ -145,7 +146,7 @@ class SoftObjective:
         out = pruned_forward(
             self.model, step.batch, *self.masks.pair(), reference=self.masks.reference,
             reduce=self.masks.reduce, hard=False,
-            temperature=first * (last / first) ** step.done,
+            temperature=(self.masks.spread * first * (last / first) ** step.done).tolist(),
         )  # fmt: skip
         kept, high = soft_shares(out)
         if self.first is None:
@@ -187,7 +188,7 @@ class HardObjective:
     task: TaskLoss
     thresholds: Thresholds
     budget: float
-    width: float
+    widths: Sequence[float]
     reduce: bool
     price: Price = field(default_factory=lambda: Price(0.0, 0.02))
 
@@ -222,7 +223,7 @@ class HardObjective:
         found = self.thresholds
         limit = torch.tensor(found.theta)[:, None, None] * found.reference
         score = (out.scores / found.heads + FAINT).log() - (limit + FAINT).log()
-        near = (score / self.width).sigmoid()
+        near = (score / torch.tensor(self.widths)[:, None, None]).sigmoid()
         free = out.kept[:-1] & ~protected_rows(self.model.config, step.batch)
         soft = torch.where(free, near, torch.zeros_like(near)).sum()
         total = out.kept[0].sum() * max(len(out.scores), 1)

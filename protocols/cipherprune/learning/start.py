@@ -11,34 +11,50 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import protected_rows, pruned_forward
+from privml.backbones.pruned import FAINT, protected_rows, pruned_forward
 from privml.protocols.cipherprune.learning.data import Rows
 
 _BATCH = 64
 _HALVINGS = 40
+_NARROW = 0.01
 _BEYOND = 1.5  # times the largest score: drops all that is not protected
 
 
 def profile(lengths: NDArray[np.int64], layers: int, budget: float) -> list[float]:
     """Return the share of tokens to be kept after each layer but the last.
 
-    The shares fall geometrically, but one row of each text always stays, and their mean is the
-    budget.
+    The shares fall linearly until only the protected row of each text is left, and their mean is
+    the budget. Late layers then have one row, where attention costs nothing, and early layers,
+    which tell little yet about what matters, keep as much as the budget allows.
     """
     total = float(lengths.sum())
 
-    def shares(ratio: float) -> list[float]:
-        powers = [ratio**layer for layer in range(1, layers)]
-        return [float(np.maximum(1.0, lengths * p).sum()) / total for p in powers]
+    def shares(slope: float) -> list[float]:
+        left = [1.0 - slope * layer for layer in range(1, layers)]
+        return [float(np.maximum(1.0, lengths * share).sum()) / total for share in left]
 
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if float(np.mean(shares(middle))) < budget:
+        if float(np.mean(shares(middle))) > budget:
             low = middle
         else:
             high = middle
     return shares(high)
+
+
+def spreads(model: Encoder, rows: Rows, *, reference: int) -> list[float]:
+    """Return the standard deviation of the logarithm of the scores of each layer but the last.
+
+    Protected rows are left out. Cost: one forward pass over the rows for each layer.
+    """
+    count = model.config.layers - 1
+    zeros = [0.0] * count
+    found = []
+    for layer in range(count):
+        scores = torch.cat(list(_scores(model, rows, (zeros, zeros), layer, reference)))
+        found.append(max(float((scores + FAINT).log().std()), _NARROW) if len(scores) > 1 else 1.0)
+    return found
 
 
 def fitted(
