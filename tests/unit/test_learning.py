@@ -28,6 +28,7 @@ from privml.protocols.cipherprune.learning import Recipe, evaluate, tokenise
 from privml.protocols.cipherprune.learning.masks import meet, shares
 from privml.protocols.cipherprune.learning.objectives import Price
 from privml.protocols.cipherprune.thresholds import model_digest
+from privml.rng import ScienceSeed
 
 GOOD, BAD = ("fine", "great", "lovely"), ("awful", "dull", "sad")
 FILL = ("a", "and", "film", "is", "it", "of", "plot", "scene", "the", "was", "with")
@@ -331,7 +332,6 @@ def test_an_unknown_precision_is_refused() -> None:
         {"decoder": True, "labels": ("x", "y", "z")},
     ],
 )
-from privml.rng import ScienceSeed
 def test_a_saved_model_is_read_back(tmp_path: Path, changes: dict[str, object]) -> None:
     build = random_decoder if changes.pop("decoder", False) else random_encoder
     model = build(layers=2, hidden=8, heads=2, ffn=12, vocab=20, max_positions=9, **changes)
