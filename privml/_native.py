@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 import privml
 from privml.errors import ParameterError, internal
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 LIBRARY: Final = "libprivml_cpu.so"
 ISAS: Final = ("scalar", "avx2", "avx512")
 
@@ -52,6 +52,9 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "privml_unpack_bits": [_I32, _PTR, _I64, _I64, _PTR],
     "privml_top_bits": [_I32, _PTR, _I64, _I64, _PTR],
     "privml_gelu": [_I32, _I64, _I32, *[_PTR] * 12],
+    "privml_gelu_low": [_I32, _I64, _I32, *[_PTR] * 8],
+    "privml_exp": [_I32, _I64, _I32, *[_PTR] * 9],
+    "privml_exp_low": [_I32, _I64, _I32, *[_PTR] * 9],
     "privml_tree_masked": [_I32, _PTR, *[_I64] * 4, *[_PTR] * 4],
     "privml_tree_level": [_I32, _PTR, *[_I64] * 6, _I32, *[_PTR] * 7],
 }

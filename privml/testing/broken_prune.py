@@ -128,9 +128,9 @@ class NoLowClip(ExpLow):
 class LowTie(ExpLow):
     """Reads equal digits as an argument of 0 instead of -8."""
 
-    def _digit_planes(self, c: Words, corr: Shares) -> tuple[Words, Words]:
+    def _digit_planes(self, lt: Words, eq: Words) -> tuple[Words, Words]:
         """Count equal lowest chunks as smaller."""
-        lt, eq = super()._digit_planes(c, corr)
+        lt, eq = super()._digit_planes(lt, eq)
         lt = lt.copy()
         lt[:, 0] ^= eq[:, 0]
         return lt, eq

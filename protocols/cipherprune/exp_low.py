@@ -32,12 +32,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from privml import _native
 from privml.errors import ParameterError
-from privml.protocols.mpc.boolean.compare import Signs, full_onehot, packed, shift
+from privml.protocols.mpc.boolean.compare import Signs, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.ops import chunk_compare
 from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
 
 #: Below this (in natural units) the result is exactly zero.
@@ -119,6 +119,34 @@ class ExpLow(Primitive):
         (c,) = ctx.open(x + corr["r"])
         clip, wrapped = self._bits(ctx, corr, c.reshape(-1))
         zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
+        return self.terms(c, zw, zb, corr)
+
+    def terms(self, c: Words, zw: Words, zb: Words, corr: Shares) -> Words:
+        """Share of the result.
+
+        Parameters
+        ----------
+        c
+            Opened ``x + r``, of ``shape``.
+        zw, zb
+            Packed: opened bits w and 1{x >= -8} under masks.
+        corr
+            This party's shares.
+        """
+        library = _native.load()
+        if library is None:
+            return self.ref_terms(c, zw, zb, corr)
+        out = np.empty(c.shape, np.uint64)
+        shares = (corr[k] for k in ("be", "wbe", "se", "wse"))
+        arrays = [np.ascontiguousarray(a, np.uint64) for a in (_public(), c, zw, zb, *shares)]
+        code = library.privml_exp_low(
+            _native.isa_level(), c.size, self.shift + _SKIP, *map(_native.address, [*arrays, out])
+        )
+        _native.check(code, "exp_low")
+        return out
+
+    def ref_terms(self, c: Words, zw: Words, zb: Words, corr: Shares) -> Words:
+        """Twin of :meth:`terms`."""
         at = self._digit(c)
         at |= unpack(zw, self.shape) << np.uint64(DIGIT_BITS)
         factor, other = (table[at] for table in _factors())
@@ -133,7 +161,7 @@ class ExpLow(Primitive):
         signs, wrap = self.signs, self.wrap
         moved = shift(c, (self.threshold,))
         lt, eq = signs.planes(moved, corr)
-        wlt, weq = self._digit_planes(c, corr)
+        wlt, weq = self._digit_planes(lt, eq)
         mine = signs.tree.masked(0, lt, eq, corr), wrap.masked(0, wlt, weq, corr)
         tree, short = ctx.open_bits(*mine)
         lt, eq = signs.tree.combine(0, tree, lt, eq, corr, ctx.rank)
@@ -142,11 +170,13 @@ class ExpLow(Primitive):
         lt, _ = signs.tree.combine(1, tree, lt, eq, corr, ctx.rank)
         return signs.finish(moved, lt[:, 0], corr, ctx.rank)[0], wlt[0, 0]
 
-    def _digit_planes(self, c: Words, corr: Shares) -> tuple[Words, Words]:
-        """Local (lt, eq) planes ``(1, 3, words)`` of the digit's chunks."""
+    def _digit_planes(self, lt: Words, eq: Words) -> tuple[Words, Words]:
+        """Local (lt, eq) planes ``(1, 3, words)`` of the digit's chunks.
+
+        The clip's planes have them: its threshold is one period of the digit, which it keeps.
+        """
         first = (self.shift + _SKIP) // 4
-        lt, eq = chunk_compare(c, full_onehot(corr["w"]))
-        return lt[None, first : first + _CHUNKS], eq[None, first : first + _CHUNKS]
+        return lt[:, first : first + _CHUNKS], eq[:, first : first + _CHUNKS]
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return exp at scale 30 with the mask's rounding."""
@@ -183,6 +213,12 @@ def _factors() -> tuple[Words, Words]:
     """Public factor by opened bit and digit, and what the bit's mask changes it by."""
     rise, late = _tables()["rise"], _tables()["late"]
     return np.concatenate([late, rise]), np.concatenate([rise - late, late - rise])
+
+
+@cache
+def _public() -> Words:
+    """Tables of the public factor that the kernel reads: at digits that do not wrap, then late."""
+    return np.concatenate([_tables()["rise"], _tables()["late"]])
 
 
 @cache

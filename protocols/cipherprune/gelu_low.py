@@ -23,6 +23,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from privml import _native
 from privml.protocols.mpc.boolean.compare import Signs, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
@@ -80,18 +81,46 @@ class GeluLow(Primitive):
     def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
         """Return a share of GELU(x) at scale 32."""
         (c,) = ctx.open(x + corr["r"])
-        flat = c.reshape(-1)
-        low, high = self.signs.run(ctx, corr, shift(flat, self.thresholds))
+        low, high = self.signs.run(ctx, corr, shift(c.reshape(-1), self.thresholds))
         (opened,) = ctx.open_bits(np.stack([low ^ high, high]) ^ corr["b"])
-        n = flat.size
+        return self.terms(c, opened, corr, ctx.rank)
+
+    def terms(self, c: Words, opened: Words, corr: Shares, rank: int) -> Words:
+        """Share of the result.
+
+        Parameters
+        ----------
+        c
+            Opened ``x + r``, of ``shape``.
+        opened
+            (2, packed(n)): opened bits 1{-T <= x < T} and 1{x >= T} under masks.
+        corr, rank
+            This party's shares, and its rank.
+        """
+        library = _native.load()
+        if library is None:
+            return self.ref_terms(c, opened, corr, rank)
+        out = np.empty(c.shape, np.uint64)
+        coef = np.array([SQUARE, 1 << _HALF_X], np.uint64)
+        shares = (corr[k] for k in ("r", "r2", "m", "h"))
+        arrays = [np.ascontiguousarray(a, np.uint64) for a in (coef, c, opened, *shares)]
+        code = library.privml_gelu_low(
+            _native.isa_level(), c.size, rank, *map(_native.address, [*arrays, out])
+        )
+        _native.check(code, "gelu_low")
+        return out
+
+    def ref_terms(self, c: Words, opened: Words, corr: Shares, rank: int) -> Words:
+        """Twin of :meth:`terms`."""
+        flat, n = c.reshape(-1), c.size
         z_m, z_h = unpack(opened[0], (n,)), unpack(opened[1], (n,))
         r, r2 = corr["r"].reshape(-1), corr["r2"].reshape(-1)
         m, h = corr["m"].reshape(3, -1), corr["h"].reshape(2, -1)
         out = np.empty(n, np.uint64)
         for at in range(0, n, _BLOCK):
             cut = slice(at, at + _BLOCK)
-            middle = _chosen(z_m[cut], [None, r[cut], r2[cut]], m[:, cut], ctx.rank)
-            above = _chosen(z_h[cut], [None, r[cut]], h[:, cut], ctx.rank)
+            middle = _chosen(z_m[cut], [None, r[cut], r2[cut]], m[:, cut], rank)
+            above = _chosen(z_h[cut], [None, r[cut]], h[:, cut], rank)
             out[cut] = _combined(flat[cut], middle, above)
         return out.reshape(self.shape)
 

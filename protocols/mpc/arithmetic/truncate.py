@@ -39,7 +39,9 @@ def shifted(f: int) -> np.uint64:
 
 def wrap_share(v: Array, f: int) -> Words:
     """Turn a share of msb(r) modulo 2^f into a share of msb(r) * 2^(64-f)."""
-    return v.astype(np.uint64) << np.uint64(64 - f)
+    wide: Words = v.astype(np.uint64)
+    wide <<= np.uint64(64 - f)
+    return wide
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,14 @@ class Truncate(Primitive):
 
 def finish(c: Words, corr: Shares, f: int, rank: int) -> Words:
     """Share of the truncation from the opened word ``c`` (or, at rank 1, from its top bit)."""
-    y: Words = (ONE - (c >> TOP)) * wrap_share(corr["v"], f) - corr["u"]
+    y: Words = c >> TOP
+    np.subtract(ONE, y, out=y)
+    y *= wrap_share(corr["v"], f)
+    y -= corr["u"]
     if rank == 0:
-        y += (c >> np.uint64(f)) - shifted(f)
+        high = c >> np.uint64(f)
+        high -= shifted(f)
+        y += high
     return y
 
 

@@ -62,9 +62,8 @@ class Signs:
 
     def derive(self, r: Array, free: Shares) -> dict[str, Array]:
         """Clear values of the derived fields; ``r`` is the mask of the opening."""
-        low = (r.reshape(-1) & r.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
         out: dict[str, Array] = {
-            "w": chunk_onehot(low)[: self.chunks],
+            "w": chunk_onehot(self._low(r.reshape(-1)))[: self.chunks],
             "s": top_bits(r.reshape(-1)),
         }
         out.update(self.tree.derive(free))
@@ -72,9 +71,15 @@ class Signs:
 
     def planes(self, c: Array, corr: Shares) -> tuple[Words, Words]:
         """Local (lt, eq) planes ``(count, chunks, words)`` of public words ``c`` ``(count, n)``."""
-        low = (c & c.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
-        lt, eq = chunk_compare(low, full_onehot(corr["w"]))
+        lt, eq = chunk_compare(self._low(c), full_onehot(corr["w"]))
         return lt[:, : self.chunks], eq[:, : self.chunks]
+
+    def _low(self, x: Array) -> Words:
+        """Words without their top bit; of 64 bits the kernels leave it out themselves."""
+        if self.bits == 64:
+            return x
+        low: Words = (x & x.dtype.type((1 << (self.bits - 1)) - 1)).astype(np.uint64)
+        return low
 
     def finish(self, c: Array, lt: Words, corr: Shares, rank: int) -> Words:
         """XOR shares of 1{x >= t}, ``(count, words)``, from the root's lt plane."""

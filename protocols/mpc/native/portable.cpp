@@ -1,8 +1,8 @@
 // Stands in for the vector kernels on processors other than x86-64; never selected there,
 // because cpu_features() reports none.
 #include "bits.hpp"
-#include "gelu.hpp"
 #include "gemm.hpp"
+#include "local.hpp"
 
 namespace privml {
 
@@ -29,7 +29,7 @@ GemmKernel<uint32_t> gemm_avx512() {
 BitKernels bits_avx2() { return bits_scalar(); }
 BitKernels bits_avx512() { return bits_scalar(); }
 
-GeluKernel gelu_avx2() { return gelu_scalar(); }
-GeluKernel gelu_avx512() { return gelu_scalar(); }
+LocalKernels local_avx2() { return local_scalar(); }
+LocalKernels local_avx512() { return local_scalar(); }
 
 }  // namespace privml

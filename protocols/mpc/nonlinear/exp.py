@@ -29,12 +29,20 @@ from typing import ClassVar
 
 import numpy as np
 
+from privml import _native
 from privml.errors import ParameterError
 from privml.protocols.mpc.boolean.compare import Signs, full_onehot, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.nonlinear.tables import FIELD, digest, exp_fall, exp_late, exp_rise
+from privml.protocols.mpc.nonlinear.tables import (
+    FIELD,
+    digest,
+    exp_fall,
+    exp_late,
+    exp_rise,
+    public,
+)
 from privml.protocols.mpc.ops import chunk_compare
 from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
 
@@ -108,6 +116,34 @@ class Exp(Primitive):
         (c,) = ctx.open(x + corr["r"])
         clip, wrapped = self._bits(ctx, corr, c.reshape(-1))
         zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
+        return self.terms(c, zw, zb, corr)
+
+    def terms(self, c: Words, zw: Words, zb: Words, corr: Shares) -> Words:
+        """Share of the result.
+
+        Parameters
+        ----------
+        c
+            Opened ``x + r``, of ``shape``.
+        zw, zb
+            Packed: opened bits w and 1{x >= -15.5} under masks.
+        corr
+            This party's shares.
+        """
+        library = _native.load()
+        if library is None:
+            return self.ref_terms(c, zw, zb, corr)
+        out = np.empty(c.shape, np.uint64)
+        shares = (corr[k] for k in ("e", "be", "we", "wbe"))
+        arrays = [np.ascontiguousarray(a, np.uint64) for a in (public(), c, zw, zb, *shares)]
+        code = library.privml_exp(
+            _native.isa_level(), c.size, self.shift, *map(_native.address, [*arrays, out])
+        )
+        _native.check(code, "exp")
+        return out
+
+    def ref_terms(self, c: Words, zw: Words, zb: Words, corr: Shares) -> Words:
+        """Twin of :meth:`terms`."""
         z_w, z_b = unpack(zw, self.shape), unpack(zb, self.shape)
         field = (c >> np.uint64(self.shift)) & FIELD
         late = exp_late(field)

@@ -128,41 +128,42 @@ class Gelu(Primitive):
         (c,) = ctx.open(x + corr["r"])
         ge = self.signs.run(ctx, corr, shift(c.reshape(-1), self.thresholds))
         (opened,) = ctx.open_bits(ge ^ corr["b"])
-        z = unpack_bits(opened, c.size).reshape(3, *self.shape)
-        poly, large = self.terms(c, z, corr, ctx.rank)
-        masked = poly + corr["q"]
+        masked, large = self.terms(c, opened, corr, ctx.rank)
+        masked += corr["q"]
         if ctx.rank == 0:
             masked += HALF
         (d,) = ctx.open(masked)
-        return truncate.finish(d, corr, self.f, ctx.rank) + (
-            large << np.uint64(self.out - IN_SCALE)
-        )
+        out = truncate.finish(d, corr, self.f, ctx.rank)
+        large <<= np.uint64(self.out - IN_SCALE)
+        out += large
+        return out
 
-    def terms(self, c: Words, z: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
+    def terms(self, c: Words, opened: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
         """Shares of the polynomial part at scale 60 and of (1 - w) x at scale 12.
 
         Parameters
         ----------
         c
             Opened ``x + r``, of ``shape``.
-        z
-            (3, *shape) words 0 or 1: opened bits 1{x >= -T}, 1{x >= 0}, 1{x >= T} under masks.
+        opened
+            (3, packed(n)): opened bits 1{x >= -T}, 1{x >= 0}, 1{x >= T} under masks.
         corr, rank
             This party's shares, and its rank.
         """
         library = _native.load()
         if library is None:
-            return self.ref_terms(c, z, corr, rank)
+            return self.ref_terms(c, opened, corr, rank)
         coef = np.array([_w(k) for k in self._integers()])
         shares = (corr[k] for k in ("r", "r2", "r3", "r4", "g", "h", "k"))
-        arrays = [np.ascontiguousarray(a, np.uint64) for a in (coef, c, z, *shares)]
+        arrays = [np.ascontiguousarray(a, np.uint64) for a in (coef, c, opened, *shares)]
         arrays += [np.empty(c.shape, np.uint64), np.empty(c.shape, np.uint64)]
         code = library.privml_gelu(_native.isa_level(), c.size, rank, *map(_native.address, arrays))
         _native.check(code, "gelu")
         return arrays[-2], arrays[-1]
 
-    def ref_terms(self, c: Words, z: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
+    def ref_terms(self, c: Words, opened: Words, corr: Shares, rank: int) -> tuple[Words, Words]:
         """Twin of :meth:`terms`."""
+        z = unpack_bits(opened, c.size).reshape(3, *self.shape)
         powers: list[Array | None] = [None, corr["r"], corr["r2"], corr["r3"], corr["r4"]]
         even, odd = self._expand(c)
         # at least -T, 0, T: u = 1 - ge0, v = 1 - ge1, w = 1 - ge2 gives

@@ -48,6 +48,13 @@ def _tables() -> dict[str, Words]:
 
 
 @cache
+def public() -> Words:
+    """Tables that the kernel of exp reads: of exp_rise, the fine one of both, of exp_late."""
+    t = _tables()
+    return np.concatenate([t["rise"], t["rise_lo"], t["late"]])
+
+
+@cache
 def digest() -> bytes:
     """SHA-256 of all tables."""
     h = hashlib.sha256()

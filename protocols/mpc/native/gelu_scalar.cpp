@@ -1,8 +1,0 @@
-// Baseline GELU kernel.
-#include "gelu.hpp"
-
-namespace privml {
-
-GeluKernel gelu_scalar() { return gelu<uint64_t>; }
-
-}  // namespace privml
