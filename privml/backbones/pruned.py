@@ -20,27 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from privml.backbones.batch import Encoded
 from privml.backbones.blocks import LayerBlock, Observer
-from privml.backbones.config import EncoderConfig
 from privml.backbones.encoder import Encoder
 from privml.backbones.program import NORM_FLOOR
+from privml.backbones.pruned_masks import Masks, Rule, Schedule, State, Thresholds
 from privml.backbones.substitutes import blended_exp, blended_gelu
-from privml.errors import ParameterError
-
-FAINT: Final = 1e-4
-"""Added to score * reference, whose mean over a text is 1, before the logarithm of soft masks."""
-
-Thresholds = Tensor | Sequence[float]
-Schedule = Sequence[tuple[int | Tensor, int | Tensor]]
 
 
 class PrunedOutput(NamedTuple):
@@ -71,8 +62,9 @@ def pruned_forward(
     beta: Thresholds = (),
     *,
     reference: int = 128,
+    shortest: int = 0,
     reduce: bool = True,
-    hard: bool = True,
+    masks: Masks = "hard",
     temperature: float | Sequence[float] = 0.1,
     schedule: Schedule | None = None,
     observe: Observer | None = None,
@@ -87,10 +79,12 @@ def pruned_forward(
         ``L - 1`` thresholds each, in units of the score; not used with a ``schedule``.
     reference
         Length that scores are normalised by.
+    shortest
+        Texts of at most so many tokens keep all rows, all of high importance.
     reduce
         Whether rows of low importance get the cheap polynomials.
-    hard
-        Hard masks, or soft ones that gradients pass.
+    masks
+        ``"hard"``; ``"soft"``; or ``"straight"``: hard ones with the gradient of soft ones.
     temperature
         Width of the soft masks, in units of the logarithm of the score; one, or one for each layer
         but the last.
@@ -113,10 +107,12 @@ def pruned_forward(
     """
     count = encoder.config.layers - 1
     widths = [temperature] * count if isinstance(temperature, float) else list(temperature)
-    rule = _Rule(encoder, batch, (theta, beta), reference, reduce, hard, widths, schedule)
+    rule = Rule(
+        encoder.config, batch, (theta, beta), reference, shortest, reduce, masks, widths, schedule
+    )
     see = observe or _ignore
     x = encoder._embed(batch, see)  # (B, n, d)
-    state = rule.start(x)
+    state = rule.start(x.device)
     states, scores = [state], []
     for index in range(encoder.config.layers):
         layer = encoder._layer(f"layer{index}")
@@ -134,90 +130,7 @@ def pruned_forward(
     )
 
 
-def protected_rows(config: EncoderConfig, batch: Encoded) -> Tensor:
-    """Return which row of each text is never pruned, ``(B, n)``: row 0, or the last if causal."""
-    rows = torch.zeros(batch.ids.shape, dtype=torch.bool)
-    place = batch.last if config.causal else np.zeros(batch.batch_size, np.int64)
-    return rows.scatter(1, torch.from_numpy(place)[:, None], True)
-
-
-@dataclass(frozen=True, eq=False)
-class _State:
-    """Rows at the start of a layer, each ``(B, n)``: mask, its logarithm, weight of the class."""
-
-    mask: Tensor
-    log_mask: Tensor
-    high: Tensor
-    causal: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Rule:
-    """How masks follow from scores."""
-
-    encoder: Encoder
-    batch: Encoded
-    limits: tuple[Thresholds, Thresholds]
-    reference: int
-    reduce: bool
-    hard: bool
-    widths: Sequence[float]
-    schedule: Schedule | None
-
-    def __post_init__(self) -> None:
-        expected = self.encoder.config.layers - 1
-        given = [self.schedule] if self.schedule is not None else [*self.limits, self.widths]
-        if any(len(values) != expected for values in given):
-            raise ParameterError(
-                f"pruning needs {expected} thresholds or pairs, one for each layer but the last; "
-                f"got {[len(values) for values in given]}"
-            )
-        if self.schedule is not None and not self.hard:
-            raise ParameterError("a schedule has hard masks; pass hard=True")
-        if not all(width > 0 for width in self.widths) or self.reference < 1:
-            raise ParameterError("temperature and reference must be positive")
-
-    def start(self, x: Tensor) -> _State:
-        """Return the state before the first layer."""
-        mask = torch.from_numpy(self.batch.mask).to(x.device)
-        if not bool((mask | ~protected_rows(self.encoder.config, self.batch)).all()):
-            raise ParameterError("pruning protects row 0 of each text; pad on the right only")
-        whole = mask if self.hard else mask.to(torch.float32)
-        causal = self.encoder.config.causal
-        return _State(whole, torch.log(mask.to(torch.float32)), whole, causal)
-
-    def decide(self, state: _State, raw: Tensor, layer: int) -> _State:
-        """Return the rows that go on and their classes."""
-        protected = protected_rows(self.encoder.config, self.batch)
-        reduce = self.reduce
-        if not self.hard:
-            return self._soft(state, raw, protected, layer, reduce=reduce)
-        if self.schedule is not None:
-            pair = self.schedule[layer]
-            ranked = raw.masked_fill(~state.mask, -1.0).masked_fill(protected, math.inf)
-            order = ranked.sort(dim=1, descending=True, stable=True).indices
-            ranks = order.argsort(dim=1)
-            keep, high = (ranks < count for count in pair)
-        else:
-            unit = self.encoder.config.heads * self.reference
-            exact = raw.double()
-            keep, high = ((exact >= float(t[layer]) * unit) | protected for t in self.limits)
-        mask = state.mask & keep
-        classes = mask & high if reduce else mask
-        return _State(mask, torch.log(mask.to(torch.float32)), classes, state.causal)
-
-    def _soft(
-        self, state: _State, raw: Tensor, protected: Tensor, layer: int, *, reduce: bool
-    ) -> _State:
-        score = (raw / self.encoder.config.heads + FAINT).log()  # (B, n)
-        limits = (torch.as_tensor(t[layer]) * self.reference + FAINT for t in self.limits)
-        keep, high = (((score - t.log()) / self.widths[layer]).float() for t in limits)
-        log_mask = state.log_mask + F.logsigmoid(keep).masked_fill(protected, 0.0)
-        classes = high.sigmoid().masked_fill(protected, 1.0) if reduce else torch.ones_like(high)
-        return _State(log_mask.exp(), log_mask, classes, state.causal)
-
-
-def _attend(layer: LayerBlock, x: Tensor, state: _State, see: Observer) -> tuple[Tensor, Tensor]:
+def _attend(layer: LayerBlock, x: Tensor, state: State, see: Observer) -> tuple[Tensor, Tensor]:
     """Return contexts ``(B, n, d)`` and raw scores ``(B, n)``; at least float32 throughout."""
     rows, n, _ = x.shape
     qkv = layer.qkv.run(layer.attn_norm.run(x, see) if layer.pre_norm else x, see)
@@ -226,25 +139,13 @@ def _attend(layer: LayerBlock, x: Tensor, state: _State, see: Observer) -> tuple
         q, k, v = qkv.view(rows, n, 3, layer.heads, layer.head_dim).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-1, -2) / math.sqrt(layer.head_dim)  # (B, H, n, n)
         see(f"{layer.name}.scores", scores)
-        scores = scores + _key_weights(state)
-        shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
-        weights = blended_exp(shifted, state.high)
+        argument, factor = state.weights(scores)
+        weights = blended_exp(argument, state.high) * factor
         weights = weights / weights.sum(dim=-1, keepdim=True)  # (B, H, n, n)
         raw = torch.einsum("bhji,bj->bi", weights, state.mask.to(weights.dtype))
         context = (weights @ v).transpose(1, 2).reshape(rows, n, -1)
     see(f"{layer.name}.context", context)
     return context, raw
-
-
-def _key_weights(state: _State) -> Tensor:
-    """Return what is added to the scores, ``(B, 1, 1 or n, n)``: log of each key's mask."""
-    keys = state.log_mask[:, None, None, :]
-    if not state.causal:
-        return keys
-    n = keys.shape[-1]
-    eye = torch.eye(n, dtype=torch.bool, device=keys.device)
-    later = torch.ones_like(eye).triu(1)
-    return keys.masked_fill(later, -math.inf).masked_fill(eye, 0.0)  # no row is empty
 
 
 def _finish(layer: LayerBlock, x: Tensor, context: Tensor, high: Tensor, see: Observer) -> Tensor:
@@ -260,7 +161,7 @@ def _finish(layer: LayerBlock, x: Tensor, context: Tensor, high: Tensor, see: Ob
     return x if layer.pre_norm else layer.ffn_norm.run(x, see)
 
 
-def _head(encoder: Encoder, x: Tensor, states: list[_State], see: Observer) -> Tensor:
+def _head(encoder: Encoder, x: Tensor, states: list[State], see: Observer) -> Tensor:
     """Return the output; a mean is that of the rows kept."""
     kept = states[-1].mask
     if encoder.config.pooling == "mean" and kept.dtype != torch.bool:

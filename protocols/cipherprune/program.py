@@ -153,7 +153,7 @@ class PrunedProgram(Program):
     ) -> tuple[Rows, Val]:
         """Rows that go on and their contexts; the product with the values runs beside."""
         e = r.engine
-        if layer == self.config.layers - 1:
+        if layer == self.config.layers - 1 or not self.prune.prunes(r.inputs.length or self.length):
             (ctx,) = e.side_by_side([("product", job)])
             if ctx.shape[0] < rows.n:
                 rows = Rows(e.map(rows.x, lambda w: w[:1], (1, self.config.hidden)), 1, None)

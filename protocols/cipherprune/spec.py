@@ -35,6 +35,10 @@ class PruneSpec:
         Whether tokens of low importance get cheaper polynomials.
     reference
         Length that scores are normalised by, whatever the length of the text.
+    shortest
+        Texts of at most so many tokens are not pruned: there is little to gain, and what is left
+        of a short text decides more. Compared with the length that the run reveals; none in
+        ``schedule`` mode. Taken from the thresholds where it is not given.
     schedule
         For ``schedule`` mode, one pair (kept tokens, tokens of high importance) for each layer but
         the last; row 0 counts.
@@ -51,9 +55,13 @@ class PruneSpec:
     reduce: bool = field(default=True, kw_only=True)
     reference: int = field(default=128, kw_only=True)
     schedule: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    shortest: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        problems = []
+        if self.shortest is None:
+            learned = 0 if self.thresholds is None else self.thresholds.shortest
+            object.__setattr__(self, "shortest", learned)
+        problems = outside("shortest", self.least, 0, _MAX_TOKENS)
         if self.reveal not in ("bucket", "count", "schedule"):
             problems.append(f"reveal = {self.reveal!r}: choose bucket, count or schedule")
         if not self.grid or any(a >= b for a, b in zip((0, *self.grid), self.grid, strict=False)):
@@ -71,11 +79,20 @@ class PruneSpec:
             )
         check("pruning options", problems)
 
+    @property
+    def least(self) -> int:
+        """Tokens of the longest text that is not pruned."""
+        return self.shortest or 0
+
+    def prunes(self, length: int) -> bool:
+        """Say whether a text that shows as ``length`` tokens is pruned."""
+        return self.reveal == "schedule" or length > self.least
+
     def public(self) -> PruneSpec:
         """Return the part that both parties may know: everything but the thresholds."""
         return PruneSpec(
             reveal=self.reveal, grid=self.grid, reduce=self.reduce, reference=self.reference,
-            schedule=self.schedule,
+            schedule=self.schedule, shortest=self.shortest,
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,6 +100,7 @@ class PruneSpec:
         return {
             "reveal": self.reveal, "grid": list(self.grid), "reduce": self.reduce,
             "reference": self.reference, "schedule": [list(pair) for pair in self.schedule],
+            "shortest": self.least,
         }  # fmt: skip
 
     def bucket(self, count: int, *, limit: int) -> int:

@@ -65,6 +65,8 @@ class Thresholds:
     model_digest
         Digest of the model they were learned for, see :func:`model_digest`; empty for any model
         of this shape.
+    shortest
+        Texts of at most so many tokens are not pruned; public.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class Thresholds:
     heads: int = field(kw_only=True)
     reference: int = field(default=128, kw_only=True)
     model_digest: str = field(default="", kw_only=True)
+    shortest: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         check("thresholds", _problems(self))
@@ -96,6 +99,7 @@ class Thresholds:
         heads: int,
         reference: int = 128,
         model_digest: str = "",
+        shortest: int = 0,
     ) -> Thresholds:
         """Build thresholds from ring integers, raw scores at scale 2^16."""
         unit = heads * reference << SCORE_BITS
@@ -103,7 +107,7 @@ class Thresholds:
             raise ParameterError(f"{heads = } and {reference = } must be positive")
         return cls(
             tuple(k / unit for k in theta), tuple(k / unit for k in beta),
-            heads=heads, reference=reference, model_digest=model_digest,
+            heads=heads, reference=reference, model_digest=model_digest, shortest=shortest,
         )  # fmt: skip
 
     @property
@@ -180,7 +184,7 @@ class Thresholds:
         data = safetensors.numpy.save(arrays)
         text = canonical_json({
             "format": _FORMAT, "version": 1, "heads": self.heads, "reference": self.reference,
-            "layers": self.layers, "model_digest": self.model_digest,
+            "layers": self.layers, "model_digest": self.model_digest, "shortest": self.shortest,
             "tensors": hashlib.sha256(data).hexdigest(),
         })  # fmt: skip
         atomic_write(tensors, data, replace=replace)
@@ -212,7 +216,7 @@ class Thresholds:
         try:
             return cls.of_raw(
                 theta, beta, heads=header.heads, reference=header.reference,
-                model_digest=header.model_digest,
+                model_digest=header.model_digest, shortest=header.shortest,
             )  # fmt: skip
         except ParameterError as error:
             raise Corrupt(f"{document.name}: {error}") from error
@@ -241,11 +245,13 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     layers: int
     model_digest: str
     tensors: str
+    shortest: int = 0
 
 
 def _problems(found: Thresholds) -> list[str]:
     problems = outside("heads", found.heads, 1, _MAX_SIZE)
     problems += outside("reference", found.reference, 1, _MAX_SIZE)
+    problems += outside("shortest", found.shortest, 0, _MAX_SIZE)
     problems += outside("layers", len(found.theta) + 1, 1, _MAX_LAYERS)
     if len(found.theta) != len(found.beta):
         problems.append(f"{len(found.theta)} values of theta and {len(found.beta)} of beta")

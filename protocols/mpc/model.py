@@ -156,7 +156,8 @@ class PrivateModel:
         learned = None if prune.reveal == "schedule" else self._learned(prune)
         out = pruned_forward(
             self.encoder, batch, *((learned.theta, learned.beta) if learned else ()),
-            reference=prune.reference, reduce=prune.reduce, schedule=prune.schedule or None,
+            reference=prune.reference, shortest=prune.least, reduce=prune.reduce,
+            schedule=prune.schedule or None,
         )  # fmt: skip
         pruned: Output = out.output.detach().numpy().astype(np.float64)
         return pruned

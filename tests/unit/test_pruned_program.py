@@ -15,6 +15,7 @@ from privml.backbones.pruned import pruned_forward
 from privml.backbones.synthetic import random_params
 from privml.errors import ParameterError, UnsupportedError
 from privml.protocols.cipherprune.spec import PruneSpec
+from privml.protocols.cipherprune.thresholds import Thresholds
 from privml.protocols.mpc.engine import Known
 from privml.protocols.mpc.inputs import fit, outputs
 from privml.protocols.mpc.spec import Spec
@@ -190,6 +191,31 @@ def test_shortest_sentences(tokens, mode):
     setting = Setting(BASE, tokens, seed=7)
     run = setting.run(spec(mode, reduce=True))
     assert run.problems() == []
+
+
+@pytest.mark.parametrize("mode", ["count", "bucket"])
+@pytest.mark.parametrize("config", [BASE, MEAN, DECODER])
+def test_texts_that_are_too_short_are_not_pruned(config, mode):
+    setting = Setting(config, 7, seed=3)
+    for shortest, pruned in ((8, False), (6, True)):
+        prune = PruneSpec(reveal=mode, grid=GRID, shortest=shortest)
+        run = setting.run(prune)
+        assert run.problems() == []
+        assert (run.found[-1][0] < 7) is pruned
+        if not pruned:
+            rows = 8 if mode == "bucket" else 7
+            assert run.found == ((rows, rows), (rows, rows))
+            theta = (0.0, 0.0)
+            whole = pruned_forward(setting.encoder, setting.batch, theta, theta, shortest=8)
+            expected = whole.output[0].detach().numpy()
+            assert np.abs(setting.output(run, prune) - expected).max() < 5e-3
+
+
+def test_the_shortest_pruned_text_comes_from_the_thresholds():
+    learned = Thresholds((0.1, 0.1), (0.2, 0.2), heads=2, shortest=5)
+    assert PruneSpec(learned).least == 5
+    assert PruneSpec(learned, shortest=0).least == 0
+    assert PruneSpec(learned).public() == PruneSpec(shortest=5)
 
 
 def test_private_embedding_tables():

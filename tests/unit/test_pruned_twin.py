@@ -197,7 +197,12 @@ def test_soft_masks_tend_to_hard_ones(changes: dict[str, object]) -> None:
         gaps = []
         for width in (1e-2, 1e-4, 1e-7):
             soft = pruned_forward(
-                encoder, batch, theta, beta, hard=False, temperature=[width, 1.5 * width, 2 * width]
+                encoder,
+                batch,
+                theta,
+                beta,
+                masks="soft",
+                temperature=[width, 1.5 * width, 2 * width],
             )
             gaps.append(float((soft.output - hard.output).abs().max()))
     assert gaps[0] > gaps[1] > gaps[2]
@@ -271,14 +276,14 @@ def test_only_the_protected_row_is_left_by_the_largest_thresholds() -> None:
 
 
 @pytest.mark.parametrize("changes", MODELS)
-@pytest.mark.parametrize("hard", [True, False])
-def test_padding_counts_as_nothing(changes: dict[str, object], hard: bool) -> None:
+@pytest.mark.parametrize("masks", ["hard", "soft", "straight"])
+def test_padding_counts_as_nothing(changes: dict[str, object], masks: str) -> None:
     encoder = tiny(**changes)
     batch = random_batch(encoder.config, rows=3, length=8, seed=6)
     theta, beta = middle_thresholds(encoder, batch)
     with torch.no_grad():
-        short = pruned_forward(encoder, batch, theta, beta, hard=hard)
-        long = pruned_forward(encoder, batch.padded(15), theta, beta, hard=hard)
+        short = pruned_forward(encoder, batch, theta, beta, masks=masks)
+        long = pruned_forward(encoder, batch.padded(15), theta, beta, masks=masks)
     assert torch.allclose(short.output, long.output, atol=1e-9)
     assert torch.allclose(short.kept.double(), long.kept[:, :, :8].double(), atol=1e-6)
     assert not bool(long.kept[:, :, 8:].any())
@@ -302,12 +307,25 @@ def test_a_schedule_keeps_the_rows_of_highest_score_and_ties_go_to_the_earlier_r
     assert torch.nonzero(found.kept[1, 0]).flatten().tolist() == best
 
 
-def test_gradients_reach_thresholds_and_weights_and_are_finite() -> None:
+@pytest.mark.parametrize("changes", MODELS)
+def test_straight_masks_have_the_values_of_hard_ones(changes: dict[str, object]) -> None:
+    encoder = tiny(**changes)
+    batch = random_batch(encoder.config, rows=5, length=11, seed=2)
+    limits = middle_thresholds(encoder, batch)
+    hard = pruned_forward(encoder, batch, *limits)
+    straight = pruned_forward(encoder, batch, *limits, masks="straight")
+    assert torch.allclose(hard.output, straight.output, atol=1e-9)
+    assert torch.allclose(hard.kept.float(), straight.kept, atol=1e-6)
+    assert torch.allclose(hard.scores, straight.scores * hard.kept[:-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("masks", ["soft", "straight"])
+def test_gradients_reach_thresholds_and_weights_and_are_finite(masks: str) -> None:
     encoder = tiny(scale=10.0).float()
     batch = random_batch(encoder.config, rows=4, length=9, seed=7)
     low, high = middle_thresholds(encoder, batch)
     theta, beta = (torch.tensor(t, requires_grad=True) for t in (low, high))
-    out = pruned_forward(encoder, batch, theta, beta, hard=False, temperature=0.1)
+    out = pruned_forward(encoder, batch, theta, beta, masks=masks, temperature=0.1)
     (out.output.square().sum() + out.kept.sum()).backward()
     assert theta.grad is not None
     assert beta.grad is not None
@@ -337,7 +355,7 @@ def test_observing_is_bit_neutral_and_names_the_values_of_the_program() -> None:
     [
         ({"theta": [0.0], "beta": [0.0]}, "3 thresholds"),
         ({"schedule": [(2, 1)]}, "3 thresholds or pairs"),
-        ({"schedule": [(2, 1)] * 3, "hard": False}, "hard"),
+        ({"schedule": [(2, 1)] * 3, "masks": "soft"}, "hard"),
         ({"theta": [0.0] * 3, "beta": [0.0] * 3, "temperature": 0.0}, "positive"),
     ],
 )

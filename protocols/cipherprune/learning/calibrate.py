@@ -11,7 +11,8 @@ from torch import Tensor
 from privml.backbones.batch import Encoded
 from privml.backbones.calibration_text import SENTENCES
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import protected_rows, pruned_forward
+from privml.backbones.pruned import pruned_forward
+from privml.backbones.pruned_masks import protected_rows
 from privml.errors import UnsupportedError
 from privml.params import check, outside
 from privml.protocols.cipherprune.thresholds import SCORE_BITS, Thresholds

@@ -91,7 +91,7 @@ def evaluate(
                 continue
             out = pruned_forward(
                 model, batch, thresholds.theta, thresholds.beta,
-                reference=thresholds.reference, reduce=reduce,
+                reference=thresholds.reference, shortest=thresholds.shortest, reduce=reduce,
             )  # fmt: skip
             predictions[which] = out.output.argmax(dim=1).numpy()
             kept[:, which], high[:, which] = _counts(out)

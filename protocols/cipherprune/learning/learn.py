@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from privml.backbones.digests import canonical_json, sha256
 from privml.backbones.encoder import Encoder
@@ -35,6 +34,8 @@ from privml.protocols.cipherprune.learning.objectives import (
     HardObjective,
     SoftObjective,
     TaskLoss,
+    Teacher,
+    seen_by_head,
 )
 from privml.protocols.cipherprune.learning.start import fitted, profile, spreads
 from privml.protocols.cipherprune.thresholds import Thresholds, model_digest
@@ -69,6 +70,8 @@ class Options:
         Share of tokens that the first thresholds drop.
     distil
         Weight of the unpruned model's answers in the loss.
+    likeness
+        Weight of the error of the pooled hidden state, measured against the unpruned model's.
     reference
         Length that scores are normalised by.
     sample
@@ -87,13 +90,15 @@ class Options:
     ramp: float = 0.5
     first_drop: float = 0.05
     distil: float = 0.5
+    likeness: float = 0.5
     reference: int = 128
-    sample: int = 1024
+    sample: int = 512
     seed: int = 0
 
     def __post_init__(self) -> None:
         problems = outside("budget", self.budget, 0.01, 1.0) + outside("high", self.high, 0.0, 1.0)
         problems += outside("ramp", self.ramp, 0.0, 1.0) + outside("distil", self.distil, 0.0, 1.0)
+        problems += outside("likeness", self.likeness, 0.0, 1e3)
         problems += outside("first_drop", self.first_drop, 0.0, 1.0)
         problems += outside("threshold_rate", self.threshold_rate, 0.0, 10.0)
         problems += outside("reference", self.reference, 1, 1 << 16)
@@ -242,7 +247,8 @@ class _Run:
         """Run what is left to do."""
         start = None if store is None else checkpoint.load(store.folder, run=store.run)
         student = copied(self.teacher)
-        task = TaskLoss(teacher=self._answers(), weight=self.options.distil)
+        o = self.options
+        task = TaskLoss(teacher=self._answers(), weight=o.distil, likeness=o.likeness)
         if start is None or start.state["stage"] == "soft masks":
             thresholds = self._soft(student, task, store, start)
             start = None
@@ -315,17 +321,23 @@ class _Run:
         self.progress(stage, 1.0)
         return met
 
-    def _answers(self) -> Tensor:
-        """Logits of the unpruned model for every training row."""
+    def _answers(self) -> Teacher:
+        """Ask the unpruned model about every training row."""
         self.progress("teacher", 0.0)
-        logits = torch.zeros(len(self.rows), len(self.teacher.config.labels))
+        config, count = self.teacher.config, len(self.rows)
+        logits = torch.zeros(count, len(config.labels))
+        pooled = torch.zeros(count, config.hidden, dtype=torch.bfloat16)
         done = 0
         with torch.no_grad(), products(self.precision):
             for which in self.rows.in_order(64):
-                logits[torch.from_numpy(which)] = self.teacher(self.rows.batch(which)).float()
+                observe, seen = seen_by_head()
+                at = torch.from_numpy(which)
+                logits[at] = self.teacher(self.rows.batch(which), observe).float()
+                pooled[at] = seen[0].to(pooled.dtype)
                 done += len(which)
-                self.progress("teacher", done / len(self.rows))
-        return logits
+                self.progress("teacher", done / count)
+        sample = pooled[: self.options.sample].float()
+        return Teacher(logits, pooled, float(sample.var(dim=0, correction=0).mean()) or 1.0)
 
     def _report(self, student: Encoder, thresholds: Thresholds) -> dict[str, Any]:
         self.progress("report", 0.0)

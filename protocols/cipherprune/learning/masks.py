@@ -15,7 +15,7 @@ from privml.backbones.pruned import PrunedOutput, pruned_forward
 from privml.protocols.cipherprune.learning.data import Rows
 from privml.protocols.cipherprune.thresholds import Thresholds
 
-_STRIDE, _WIDEST, _FINE = 1.5, 64.0, 1.01
+_STRIDE, _WIDEST, _FINE, _NEAR = 1.5, 64.0, 1.01, 0.02
 _BATCH = 64
 _LEAST = 1e-3
 
@@ -163,9 +163,13 @@ def soft_shares(out: PrunedOutput) -> tuple[Tensor, Tensor]:
 def _bisect(share: Callable[[float], float], target: float) -> float:
     """Return the factor, within a per cent, at which a falling share comes down to the target.
 
-    Factors lie in [1/64, 64]; an end of that interval is returned if the target lies beyond.
+    It is 1 if the share is then within two per cent of the target. Factors lie in [1/64, 64]; an
+    end of that interval is returned if the target lies beyond.
     """
-    above = share(1.0) > target
+    now = share(1.0)
+    if abs(now - target) <= _NEAR * target:
+        return 1.0
+    above = now > target
     stride = _STRIDE if above else 1 / _STRIDE
     at = 1.0
     while (share(at * stride) > target) == above:

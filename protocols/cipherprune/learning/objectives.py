@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privml.backbones.blocks import Observer
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import FAINT, PrunedOutput, protected_rows, pruned_forward
+from privml.backbones.pruned import pruned_forward
 from privml.protocols.cipherprune.learning.loop import Step
 from privml.protocols.cipherprune.learning.masks import SoftThresholds, soft_shares
 from privml.protocols.cipherprune.thresholds import Thresholds
@@ -18,33 +19,71 @@ from privml.protocols.cipherprune.thresholds import Thresholds
 _MEMORY = 0.98
 
 
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """What the unpruned model says about every row of the data.
+
+    Attributes
+    ----------
+    logits
+        ``(N, classes)``.
+    pooled
+        ``(N, d)``, half precision: what the head reads.
+    spread
+        Mean variance of ``pooled`` over the rows, the unit of its error.
+    """
+
+    logits: Tensor
+    pooled: Tensor
+    spread: float
+
+
 @dataclass
 class TaskLoss:
-    """Cross entropy, mixed with the divergence from a teacher's answers.
+    """Cross entropy, mixed with the distance from a teacher.
 
     Attributes
     ----------
     smoothing
         Label smoothing of the cross entropy.
     teacher
-        Logits of the teacher for every row of the data, ``(N, classes)``.
+        The teacher, if there is one.
     weight
-        Weight of the divergence; the cross entropy has the rest.
+        Weight of the divergence from the teacher's classes; the cross entropy has the rest.
+    likeness
+        Weight of the relative squared error of what the head reads.
     """
 
     smoothing: float = 0.0
-    teacher: Tensor | None = None
+    teacher: Teacher | None = None
     weight: float = 0.5
+    likeness: float = 0.0
 
-    def of(self, logits: Tensor, step: Step) -> Tensor:
+    def of(self, logits: Tensor, step: Step, pooled: Tensor | None = None) -> Tensor:
         """Return the mean loss of a batch."""
         logits = logits.float()
         loss = F.cross_entropy(logits, step.labels, label_smoothing=self.smoothing)
         if self.teacher is None:
             return loss
-        target = self.teacher[torch.from_numpy(step.which)].softmax(dim=-1)
+        which = torch.from_numpy(step.which)
+        target = self.teacher.logits[which].softmax(dim=-1)
         gap = F.kl_div(logits.log_softmax(dim=-1), target, reduction="batchmean")
-        return self.weight * gap + (1 - self.weight) * loss
+        loss = self.weight * gap + (1 - self.weight) * loss
+        if pooled is None or not self.likeness:
+            return loss
+        error = F.mse_loss(pooled.float(), self.teacher.pooled[which].float())
+        return loss + self.likeness * error / self.teacher.spread
+
+
+def seen_by_head() -> tuple[Observer, list[Tensor]]:
+    """Return an observer and the list to which it adds what the head reads."""
+    found: list[Tensor] = []
+
+    def observe(name: str, value: Tensor) -> None:
+        if name == "pool":
+            found.append(value)
+
+    return observe, found
 
 
 @dataclass
@@ -142,10 +181,11 @@ class SoftObjective:
     def loss(self, step: Step) -> Tensor:
         """Return task loss and price of the tokens."""
         first, last = self.widths
+        observe, pooled = seen_by_head()
         self.masks.way = min(step.done / max(self.ramp, 1e-9), 1.0)
         out = pruned_forward(
             self.model, step.batch, *self.masks.pair(), reference=self.masks.reference,
-            reduce=self.masks.reduce, hard=False,
+            reduce=self.masks.reduce, masks="soft", observe=observe,
             temperature=(self.masks.spread * first * (last / first) ** step.done).tolist(),
         )  # fmt: skip
         kept, high = soft_shares(out)
@@ -156,7 +196,9 @@ class SoftObjective:
             (1 - way) * a + way * b for a, b in zip(self.first, goal, strict=True)
         )
         self.targets = kept_goal, high_goal
-        loss = self.task.of(out.output, step) + self.kept_price.cost(kept, self.targets[0])
+        loss = self.task.of(out.output, step, pooled[0]) + self.kept_price.cost(
+            kept, self.targets[0]
+        )
         return loss + self.high_price.cost(high, self.targets[1]) if self.masks.reduce else loss
 
     def stepped(self) -> None:
@@ -180,8 +222,8 @@ class SoftObjective:
 class HardObjective:
     """Stage 2: weights under hard masks; the thresholds stay.
 
-    The price acts through the scores of soft twins of the masks, so that the weights do not drift
-    towards keeping more tokens than the budget.
+    Gradients pass straight through the masks as if they were soft, so that the weights still learn
+    which tokens to keep. The price keeps them from drifting towards more tokens than the budget.
     """
 
     model: Encoder
@@ -199,12 +241,13 @@ class HardObjective:
     def loss(self, step: Step) -> Tensor:
         """Return task loss and price of the tokens above the budget."""
         found = self.thresholds
+        observe, pooled = seen_by_head()
         out = pruned_forward(
             self.model, step.batch, found.theta, found.beta, reference=found.reference,
-            reduce=self.reduce,
+            reduce=self.reduce, masks="straight", temperature=self.widths, observe=observe,
         )  # fmt: skip
-        share = self._share(out, step)
-        return self.task.of(out.output, step) + self.price.cost(share, self.budget)
+        share, _ = soft_shares(out)
+        return self.task.of(out.output, step, pooled[0]) + self.price.cost(share, self.budget)
 
     def stepped(self) -> None:
         """Move the price."""
@@ -217,17 +260,6 @@ class HardObjective:
     def restore(self, numbers: Mapping[str, float]) -> None:
         """Take the price back."""
         _restore({"kept": self.price}, numbers)
-
-    def _share(self, out: PrunedOutput, step: Step) -> Tensor:
-        """Return the kept share: its value is that of hard masks, its gradient of soft ones."""
-        found = self.thresholds
-        limit = torch.tensor(found.theta)[:, None, None] * found.reference
-        score = (out.scores / found.heads + FAINT).log() - (limit + FAINT).log()
-        near = (score / torch.tensor(self.widths)[:, None, None]).sigmoid()
-        free = out.kept[:-1] & ~protected_rows(self.model.config, step.batch)
-        soft = torch.where(free, near, torch.zeros_like(near)).sum()
-        total = out.kept[0].sum() * max(len(out.scores), 1)
-        return (out.kept[1:].sum() + soft - soft.detach()) / total
 
 
 def _numbers(prices: Mapping[str, Price]) -> dict[str, float]:

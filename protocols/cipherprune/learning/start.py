@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import FAINT, protected_rows, pruned_forward
+from privml.backbones.pruned import pruned_forward
+from privml.backbones.pruned_masks import FAINT, protected_rows
 from privml.protocols.cipherprune.learning.data import Rows
 
 _BATCH = 64
