@@ -37,6 +37,69 @@ class UnsupportedError(PrivmlError):
     remedy = "use the replacement that the message names, or another model"
 
 
+class FheRefused(UnsupportedError):
+    """A network cannot run under fully homomorphic encryption as it is.
+
+    Attributes
+    ----------
+    layer
+        Name of the layer, or an empty string for the whole network.
+    value, limit
+        What was found and what is allowed, where they are numbers.
+    """
+
+    code = "unsupported.fhe"
+    remedy = "change the layer or the option that the message names"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        layer: str = "",
+        value: float | None = None,
+        limit: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.layer = layer
+        self.value = value
+        self.limit = limit
+
+
+class UnsupportedLayer(FheRefused):
+    """A layer has no encrypted form; the message names a replacement."""
+
+    code = "unsupported.fhe.layer"
+    remedy = "use the replacement that the message names"
+
+
+class BitsExceeded(FheRefused):
+    """An integer gets wider than the scheme can hold."""
+
+    code = "unsupported.fhe.bits"
+    remedy = "use fewer weight or activation bits, or fewer input channels, in the layer named"
+
+
+class DepthExceeded(FheRefused):
+    """A polynomial network has more multiplicative levels than the parameters give."""
+
+    code = "unsupported.fhe.depth"
+    remedy = "remove an activation, or use the TFHE scheme"
+
+
+class MemoryExceeded(FheRefused):
+    """A run would need more memory than the machine has."""
+
+    code = "unsupported.fhe.memory"
+    remedy = "use fewer table bits or a smaller network, or a machine with more memory"
+
+
+class LicenceNotAcknowledged(FheRefused):
+    """The licence of an optional dependency was not acknowledged."""
+
+    code = "unsupported.fhe.licence"
+    remedy = "read the licence notice, then acknowledge it as the message says"
+
+
 class ProtocolError(PrivmlError):
     """The two-party protocol could not go on; no output was produced."""
 
