@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dev", type=Path, help="rows for the figures only")
     parser.add_argument("--out", type=Path, default=Path("sst2"), help="directory for the results")
     parser.add_argument("--budget", type=float, default=0.3, help="mean share of tokens to keep")
+    parser.add_argument("--shortest", type=int, default=10, help="longest text left unpruned")
     parser.add_argument("--no-reduce", action="store_true", help="no cheap polynomials")
     parser.add_argument("--tuned", type=Path, help="a model fine-tuned before, not to do it again")
     parser.add_argument("--seed", type=int, default=0)
@@ -111,7 +112,10 @@ def tuned_model(asked: argparse.Namespace, rows: TaskData) -> Encoder:
 
 def options_of(asked: argparse.Namespace) -> Options:
     """Return the options of learning."""
-    options = Options(budget=asked.budget, reduce=not asked.no_reduce, seed=asked.seed)
+    options = Options(
+        budget=asked.budget, shortest=0 if asked.quick else asked.shortest,
+        reduce=not asked.no_reduce, seed=asked.seed,
+    )  # fmt: skip
     if not asked.quick:
         return options
     short = Recipe(epochs=1, rate=options.soft.rate, batch=16)
@@ -145,7 +149,7 @@ def summary(figures: dict[str, Any]) -> dict[str, Any]:
         "seconds": {k: round(v, 1) for k, v in figures["seconds"].items()},
         "held_out": {
             "unpruned": held["unpruned"]["accuracy"], "pruned": held["pruned"]["accuracy"],
-            "share": held["pruned"]["share"], "budget_met": held["budget_met"],
+            "share": held["share_of_pruned_texts"], "budget_met": held["budget_met"],
         },
         "dev": short or None,
     }  # fmt: skip

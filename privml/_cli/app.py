@@ -292,6 +292,9 @@ def learn_thresholds(
     budget: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Mean share of tokens to keep.")
     ] = 0.3,
+    shortest: Annotated[
+        int, typer.Option(min=0, help="Texts of at most so many tokens are not pruned.")
+    ] = 0,
     reduce: Annotated[
         bool, typer.Option(help="Cheaper polynomials for tokens of low importance?")
     ] = True,
@@ -314,7 +317,7 @@ def learn_thresholds(
 
     options = verb.Options(
         data=data, held=dev, model=model, labels=verb.labels_of(labels), out=out_dir,
-        budget=budget, reduce=reduce, epochs=epochs, tuning_epochs=tuning_epochs,
+        budget=budget, shortest=shortest, reduce=reduce, epochs=epochs, tuning_epochs=tuning_epochs,
         first_epochs=first_epochs, seed=seed, resume=resume, force=force,
     )  # fmt: skip
     with Output() as out:

@@ -34,6 +34,7 @@ class Options:
     labels: tuple[str, ...]
     out: Path
     budget: float
+    shortest: int
     reduce: bool
     epochs: int | None
     tuning_epochs: int | None
@@ -125,7 +126,9 @@ def _tuned(out: Output, asked: Options, model: Encoder, data: TaskData) -> Encod
 def _learning(asked: Options) -> Learning:
     from privml.protocols.cipherprune.learning import Options as Learning
 
-    options = Learning(budget=asked.budget, reduce=asked.reduce, seed=asked.seed)
+    options = Learning(
+        budget=asked.budget, shortest=asked.shortest, reduce=asked.reduce, seed=asked.seed
+    )
     if asked.epochs is not None:
         options = replace(options, soft=replace(options.soft, epochs=asked.epochs))
     if asked.tuning_epochs is not None:
@@ -143,6 +146,7 @@ def _show(out: Output, asked: Options, learned: Learned) -> None:
     out.document({"ok": True, "files": files, "report": dict(report)})
     tokens = [f"{layer['tokens']['mean']:.1f}" for layer in pruned["layers"]]
     high = [f"{layer['high']['mean']:.1f}" for layer in pruned["layers"]]
+    kept = report["share_of_pruned_texts"]
     accuracy = round(100 * pruned["accuracy"], 1)
     unpruned = round(100 * report["unpruned"]["accuracy"], 1)
     out.detail(
@@ -151,7 +155,7 @@ def _show(out: Output, asked: Options, learned: Learned) -> None:
             ("accuracy", f"{accuracy} %, unpruned {unpruned} %"),
             ("tokens", f"{' '.join(tokens)} at the start of each layer, mean"),
             ("high", f"{' '.join(high)} of them exactly"),
-            ("budget", f"{pruned['share']:.3f} kept, {asked.budget:g} asked for"),
+            ("budget", f"{kept:.3f} kept, {asked.budget:g} asked for"),
         ])
     )  # fmt: skip
     if not report["budget_met"]:

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from privml.protocols.cipherprune.learning.calibrate import calibrate_thresholds
     from privml.protocols.cipherprune.learning.data import TaskData
     from privml.protocols.cipherprune.learning.finetune import fine_tune, with_classifier
-    from privml.protocols.cipherprune.learning.learn import Learned, Options, learn_thresholds
+    from privml.protocols.cipherprune.learning.learn import Learned, learn_thresholds
+    from privml.protocols.cipherprune.learning.options import Options
     from privml.protocols.cipherprune.spec import PruneSpec
     from privml.protocols.cipherprune.thresholds import Thresholds
 
 _HOMES = {
     "Learned": "learning.learn",
-    "Options": "learning.learn",
+    "Options": "learning.options",
     "PruneSpec": "spec",
     "TaskData": "learning.data",
     "Thresholds": "thresholds",

@@ -69,7 +69,9 @@ class PruneSpec:
         problems += outside("entries of grid", len(self.grid), 1, _MAX_GRID)
         problems += outside("last entry of grid", max(self.grid, default=1), 1, _MAX_TOKENS)
         problems += outside("reference", self.reference, 1, _MAX_TOKENS)
-        if (self.reveal == "schedule") != bool(self.schedule):
+        if self.reveal == "schedule" and not self.schedule:
+            problems.append("reveal='schedule' needs schedule=, a pair (kept, high) for each layer")
+        elif self.schedule and self.reveal != "schedule":
             problems.append("a schedule belongs to reveal='schedule', and only to it")
         problems += _schedule_problems(self.schedule, reduce=self.reduce)
         if self.thresholds is not None and self.thresholds.reference != self.reference:
@@ -111,7 +113,12 @@ class PruneSpec:
 def _schedule_problems(schedule: tuple[tuple[int, int], ...], *, reduce: bool) -> list[str]:
     problems = []
     before = _MAX_TOKENS
-    for layer, (kept, high) in enumerate(schedule):
+    given: tuple[object, ...] = schedule
+    for layer, pair in enumerate(given):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            problems.append(f"schedule[{layer}] = {pair!r}: give a pair (kept, high)")
+            break
+        kept, high = pair
         if not 1 <= high <= kept <= before:
             problems.append(
                 f"schedule[{layer}] = ({kept}, {high}): needs 1 <= high <= kept <= {before}"

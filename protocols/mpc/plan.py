@@ -154,7 +154,19 @@ class Plan:
             Rows at the input: what the client sends, padding included.
         counts
             One pair (rows kept, rows of high importance) for each layer but the last.
+
+        Raises
+        ------
+        ParameterError
+            ``counts`` is no such list, or the plan is for fewer rows.
         """
+        given: list[object] = list(counts)
+        pairs = [tuple(c) if isinstance(c, Sequence) else () for c in given]
+        if not 1 <= length <= self.length or any(len(pair) != 2 for pair in pairs):
+            raise ParameterError(
+                f"a run of this plan has 1 to {self.length} rows, and counts are pairs (kept, "
+                f"high), one for each layer but the last; got {length} rows and {list(counts)!r}"
+            )
         return total_cost(self._walk(length, counts))
 
     @cached_property

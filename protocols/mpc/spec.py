@@ -61,6 +61,9 @@ class Spec:
             problems.append(f"exp = {self.exp!r}: choose digit20")
         if self.embedding not in ("released", "private"):
             problems.append(f"embedding = {self.embedding!r}: choose released or private")
+        given: object = self.prune
+        if given is not None and not isinstance(given, PruneSpec):
+            problems.append(f"prune is a {type(given).__name__}: give PruneSpec(thresholds)")
         check("options", problems)
 
     def as_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -199,6 +200,23 @@ def test_without_reduction_every_kept_token_is_high() -> None:
         learned.model, tokenise(toy_model(), toy_data()), learned.thresholds, reduce=False
     )
     assert (found.high == found.kept).all()
+
+
+def test_short_texts_are_left_alone_and_the_budget_is_that_of_the_others() -> None:
+    options = replace(FAST, shortest=8, budget=0.6)
+    learned = learn_thresholds(toy_model(), toy_data(), options=options, precision="float32")
+    rows = tokenise(toy_model(), toy_data())
+    found = evaluate(learned.model, rows, learned.thresholds)
+    short = rows.lengths <= 8
+    assert learned.thresholds.shortest == 8
+    assert 0 < short.sum() < len(rows)
+    assert (found.kept[:, short] == rows.lengths[short]).all()
+    assert (found.high[:, short] == rows.lengths[short]).all()
+    assert found.share_above(8) == pytest.approx(0.6, abs=0.1)
+    assert found.share > found.share_above(8)
+    assert found.share_above(99) == 1.0
+    with pytest.raises(ParameterError, match="shortest"):
+        learn_thresholds(toy_model(), toy_data(), options=replace(FAST, shortest=16))
 
 
 @pytest.mark.parametrize("budget", [0.3, 0.5, 0.8])

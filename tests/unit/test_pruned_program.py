@@ -250,7 +250,7 @@ def test_several_sentences_are_refused():
         ({"reveal": "sometimes"}, "choose bucket"),
         ({"grid": (4, 4)}, "increasing"),
         ({"grid": ()}, "increasing"),
-        ({"reveal": "schedule"}, "a schedule belongs"),
+        ({"reveal": "schedule"}, "needs schedule="),
         ({"schedule": ((3, 2),)}, "a schedule belongs"),
         ({"reveal": "schedule", "schedule": ((3, 4),)}, "high"),
         ({"reveal": "schedule", "schedule": ((3, 2), (4, 2))}, "kept"),

@@ -3,8 +3,9 @@
 from privml.protocols.cipherprune.learning.data import Rows, TaskData, tokenise
 from privml.protocols.cipherprune.learning.evaluate import Evaluation, evaluate
 from privml.protocols.cipherprune.learning.finetune import fine_tune, with_classifier
-from privml.protocols.cipherprune.learning.learn import Learned, Options, learn_thresholds
+from privml.protocols.cipherprune.learning.learn import Learned, learn_thresholds
 from privml.protocols.cipherprune.learning.loop import Progress, Recipe
+from privml.protocols.cipherprune.learning.options import Options
 
 __all__ = [
     "Evaluation",

@@ -27,6 +27,7 @@ def calibrate_thresholds(
     keep: float = 0.75,
     high: float = 0.5,
     reference: int = 128,
+    shortest: int = 16,
 ) -> Thresholds:
     """Return thresholds that keep about a given share of the tokens in each layer.
 
@@ -47,6 +48,9 @@ def calibrate_thresholds(
         Share of the tokens kept that are of high importance.
     reference
         Length that scores are normalised by.
+    shortest
+        Texts of at most so many tokens are not pruned: without learning, what is left of a short
+        text decides too little. Public.
 
     Returns
     -------
@@ -67,6 +71,7 @@ def calibrate_thresholds(
     """
     problems = outside("keep", keep, 0.0, 1.0) + outside("high", high, 0.0, 1.0)
     problems += outside("reference", reference, 1, 1 << 16)
+    problems += outside("shortest", shortest, 0, 1 << 16)
     problems += [] if texts else ["no texts were given; pass at least one"]
     check("calibration", problems)
     config = encoder.config
@@ -81,7 +86,9 @@ def calibrate_thresholds(
         kept = _ends(scores, 1 - keep)
         theta[layer] = kept / unit
         beta[layer] = max(kept, _ends(scores[scores >= kept], 1 - high)) / unit
-    found = Thresholds(tuple(theta), tuple(beta), heads=config.heads, reference=reference)
+    found = Thresholds(
+        tuple(theta), tuple(beta), heads=config.heads, reference=reference, shortest=shortest
+    )
     return found.bound_to(encoder)
 
 

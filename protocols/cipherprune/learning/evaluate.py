@@ -49,6 +49,11 @@ class Evaluation:
         """Like :attr:`share`, of tokens of high importance."""
         return _share(self.high, self.kept)
 
+    def share_above(self, shortest: int) -> float:
+        """Return :attr:`share` of the texts with more than so many tokens; 1 if there are none."""
+        kept = self.kept[:, self.kept[0] > shortest]
+        return _share(kept, kept) if kept.size else 1.0
+
     def as_dict(self) -> dict[str, Any]:
         """Return accuracy and, for each layer, the distribution of its tokens."""
         return {

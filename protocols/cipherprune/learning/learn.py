@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import torch
 
 from privml.backbones.digests import canonical_json, sha256
 from privml.backbones.encoder import Encoder
-from privml.errors import UnsupportedError
-from privml.params import check, outside
+from privml.errors import ParameterError, UnsupportedError
 from privml.protocols.cipherprune.learning import checkpoint
 from privml.protocols.cipherprune.learning.checkpoint import Saved
 from privml.protocols.cipherprune.learning.data import Rows, TaskData, tokenise
@@ -37,80 +36,10 @@ from privml.protocols.cipherprune.learning.objectives import (
     Teacher,
     seen_by_head,
 )
+from privml.protocols.cipherprune.learning.options import Options
 from privml.protocols.cipherprune.learning.start import fitted, profile, spreads
 from privml.protocols.cipherprune.thresholds import Thresholds, model_digest
 from privml.rng import ScienceSeed
-
-SOFT = Recipe(epochs=1, rate=5e-5, decay=0.0)
-HARD = Recipe(epochs=1, rate=5e-5, decay=0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How thresholds are learned.
-
-    Attributes
-    ----------
-    budget
-        Mean share of tokens kept over the layers but the first.
-    reduce
-        Whether tokens of low importance get cheap polynomials.
-    high
-        Share of the kept tokens that is to be of high importance.
-    soft, hard
-        Recipes of the two stages.
-    widths
-        Width of the soft masks at the beginning and at the end of stage 1, in units of the spread
-        of the logarithm of each layer's scores.
-    threshold_rate
-        Learning rate of the thresholds, in the same units.
-    ramp
-        Share of stage 1 in which thresholds and targets go from the first ones to the budget.
-    first_drop
-        Share of tokens that the first thresholds drop.
-    distil
-        Weight of the unpruned model's answers in the loss.
-    likeness
-        Weight of the error of the pooled hidden state, measured against the unpruned model's.
-    reference
-        Length that scores are normalised by.
-    sample
-        Training rows on which the budget is met.
-    seed
-        Seed of all that is random.
-    """
-
-    budget: float = 0.4
-    reduce: bool = True
-    high: float = 0.5
-    soft: Recipe = SOFT
-    hard: Recipe = HARD
-    widths: tuple[float, float] = (0.3, 0.1)
-    threshold_rate: float = 0.02
-    ramp: float = 0.5
-    first_drop: float = 0.05
-    distil: float = 0.5
-    likeness: float = 0.5
-    reference: int = 128
-    sample: int = 512
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        problems = outside("budget", self.budget, 0.01, 1.0) + outside("high", self.high, 0.0, 1.0)
-        problems += outside("ramp", self.ramp, 0.0, 1.0) + outside("distil", self.distil, 0.0, 1.0)
-        problems += outside("likeness", self.likeness, 0.0, 1e3)
-        problems += outside("first_drop", self.first_drop, 0.0, 1.0)
-        problems += outside("threshold_rate", self.threshold_rate, 0.0, 10.0)
-        problems += outside("reference", self.reference, 1, 1 << 16)
-        problems += outside("sample", self.sample, 1, 1 << 24)
-        if not 0 < self.widths[1] <= self.widths[0]:
-            problems.append("widths must be positive and not grow")
-        check("learning options", problems)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the options as plain values."""
-        tree = asdict(self)
-        return {**tree, "widths": list(self.widths)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -222,6 +151,11 @@ class _Run:
     def __post_init__(self) -> None:
         self.seed = ScienceSeed(self.options.seed).child("cipherprune", "learn")
         order = self.seed.child("sample").generator().permutation(len(self.rows))
+        order = order[self.rows.lengths[order] > self.options.shortest]
+        if not len(order):
+            raise ParameterError(
+                f"no training text has more than shortest = {self.options.shortest} tokens"
+            )
         which = np.sort(order[: self.options.sample])
         self.sample = Rows(
             tuple(self.rows.ids[int(i)] for i in which), self.rows.labels[which], self.rows.pad_id
@@ -253,7 +187,7 @@ class _Run:
             thresholds = self._soft(student, task, store, start)
             start = None
         else:
-            thresholds = _stored(start, self.teacher.config.heads, self.options.reference)
+            thresholds = _stored(start, self.teacher.config.heads, self.options)
             if store is not None:
                 store.fixed = dict(_fixed(thresholds))
         if store is not None and start is None:
@@ -281,13 +215,13 @@ class _Run:
             first, last, spread=self.spread, reference=o.reference, reduce=o.reduce
         )
         objective = SoftObjective(
-            student, task, masks, o.budget, o.high * o.budget, o.widths, o.threshold_rate, o.ramp
-        )
+            student, task, masks, o.budget, o.high * o.budget, o.widths, o.threshold_rate, o.ramp,
+            o.shortest,
+        )  # fmt: skip
         self._loop("soft masks", student, objective, o.soft, store).run(start)
+        found = replace(masks.frozen(student.config.heads), shortest=o.shortest)
         with products(self.precision):
-            return self._met(
-                student, masks.frozen(student.config.heads), stage="freezing thresholds"
-            )
+            return self._met(student, found, stage="freezing thresholds")
 
     def _hard(
         self, student: Encoder, task: TaskLoss, thresholds: Thresholds, store: Store | None,
@@ -349,13 +283,14 @@ class _Run:
             "rows": len(self.rows), "unpruned": {"accuracy": before.accuracy},
             "pruned": after.as_dict(), "drop": before.accuracy - after.accuracy,
             "agreement": float((before.predictions == after.predictions).mean()),
-            "budget_met": _is_met(after, self.options.budget),
+            "share_of_pruned_texts": after.share_above(self.options.shortest),
+            "budget_met": _is_met(after, self.options),
         }  # fmt: skip
 
 
-def _is_met(found: Evaluation, budget: float) -> bool:
+def _is_met(found: Evaluation, options: Options) -> bool:
     """Whether the share is the budget at most, 5 % more allowed for rows not seen before."""
-    return found.share <= 1.05 * budget
+    return found.share_above(options.shortest) <= 1.05 * options.budget
 
 
 def _split(data: TaskData, validation: TaskData | None, seed: int) -> tuple[TaskData, TaskData]:
@@ -374,12 +309,14 @@ def _fixed(found: Thresholds) -> Mapping[str, list[int]]:
     return {"theta": list(found.raw_theta), "beta": list(found.raw_beta)}
 
 
-def _stored(start: Saved, heads: int, reference: int) -> Thresholds:
+def _stored(start: Saved, heads: int, options: Options) -> Thresholds:
     theta, beta = (
         [int(str(k)) for k in values] if isinstance(values := start.state[name], list) else []
         for name in ("theta", "beta")
     )
-    return Thresholds.of_raw(theta, beta, heads=heads, reference=reference)
+    return Thresholds.of_raw(
+        theta, beta, heads=heads, reference=options.reference, shortest=options.shortest
+    )
 
 
 def _silent(_: str, __: float) -> None:

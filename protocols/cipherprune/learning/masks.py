@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -129,7 +129,8 @@ def meet(
     def scaled(theta: float, spread: float) -> Thresholds:
         low = [theta * t for t in found.theta]
         high = [t * r**spread for t, r in zip(low, ratio, strict=True)]
-        return thresholds_of(low, high, heads=found.heads, reference=found.reference)
+        fresh = thresholds_of(low, high, heads=found.heads, reference=found.reference)
+        return replace(found, theta=fresh.theta, beta=fresh.beta)
 
     spread = 0.0 if high is None else 1.0
     by = _bisect(lambda f: shares(model, rows, scaled(f, spread))[0], budget)
@@ -146,7 +147,7 @@ def shares(model: Encoder, rows: Rows, thresholds: Thresholds) -> tuple[float, f
         for which in rows.in_order(_BATCH):
             out = pruned_forward(
                 model, rows.batch(which), thresholds.theta, thresholds.beta,
-                reference=thresholds.reference,
+                reference=thresholds.reference, shortest=thresholds.shortest,
             )  # fmt: skip
             kept += int(out.kept[1:].sum())
             high += int((out.kept[1:] & out.high[1:]).sum())
@@ -154,10 +155,17 @@ def shares(model: Encoder, rows: Rows, thresholds: Thresholds) -> tuple[float, f
     return (kept / total, high / total) if total else (1.0, 1.0)
 
 
-def soft_shares(out: PrunedOutput) -> tuple[Tensor, Tensor]:
-    """Return the differentiable shares of tokens kept and of high importance, of soft masks."""
-    total = out.kept[0].sum() * max(len(out.kept) - 1, 1)
-    return out.kept[1:].sum() / total, (out.kept[1:] * out.high[1:]).sum() / total
+def soft_shares(out: PrunedOutput, texts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the differentiable shares of tokens kept and of high importance, of some texts.
+
+    Parameters
+    ----------
+    texts
+        Which texts count, ``(B,)`` bool; at least one.
+    """
+    kept, high = out.kept[:, texts], out.high[:, texts]
+    total = kept[0].sum() * max(len(kept) - 1, 1)
+    return kept[1:].sum() / total, (kept[1:] * high[1:]).sum() / total
 
 
 def _bisect(share: Callable[[float], float], target: float) -> float:

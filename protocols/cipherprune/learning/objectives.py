@@ -141,7 +141,9 @@ class Price:
         return self.value * excess + self.stiffness * excess.clamp(min=0.0).square()
 
     def move(self, target: float) -> None:
-        """Raise or lower the price; it is never negative."""
+        """Raise or lower the price once a share was seen; it is never negative."""
+        if self.seen < 0:
+            return
         self.value = max(0.0, self.value + self.gain * (self.seen - target))
 
 
@@ -159,6 +161,8 @@ class SoftObjective:
         geometrically.
     rate
         Learning rate of the thresholds.
+    shortest
+        Texts of at most so many tokens are not pruned, and do not count for the shares.
     """
 
     model: Encoder
@@ -169,6 +173,7 @@ class SoftObjective:
     widths: tuple[float, float]
     rate: float
     ramp: float
+    shortest: int = 0
     kept_price: Price = field(default_factory=lambda: Price(0.05, 0.05))
     high_price: Price = field(default_factory=lambda: Price(0.02, 0.05))
     first: tuple[float, float] | None = None
@@ -185,10 +190,15 @@ class SoftObjective:
         self.masks.way = min(step.done / max(self.ramp, 1e-9), 1.0)
         out = pruned_forward(
             self.model, step.batch, *self.masks.pair(), reference=self.masks.reference,
-            reduce=self.masks.reduce, masks="soft", observe=observe,
+            shortest=self.shortest, reduce=self.masks.reduce, masks="soft", observe=observe,
             temperature=(self.masks.spread * first * (last / first) ** step.done).tolist(),
         )  # fmt: skip
-        kept, high = soft_shares(out)
+        loss = self.task.of(out.output, step, pooled[0])
+        texts = torch.from_numpy(step.batch.lengths > self.shortest)
+        return loss + self._cost(*soft_shares(out, texts)) if bool(texts.any()) else loss
+
+    def _cost(self, kept: Tensor, high: Tensor) -> Tensor:
+        """Return the price of the tokens at the present targets."""
         if self.first is None:
             self.first = float(kept.detach()), float(high.detach())
         way, goal = self.masks.way, (self.budget, self.high)
@@ -196,10 +206,8 @@ class SoftObjective:
             (1 - way) * a + way * b for a, b in zip(self.first, goal, strict=True)
         )
         self.targets = kept_goal, high_goal
-        loss = self.task.of(out.output, step, pooled[0]) + self.kept_price.cost(
-            kept, self.targets[0]
-        )
-        return loss + self.high_price.cost(high, self.targets[1]) if self.masks.reduce else loss
+        cost = self.kept_price.cost(kept, kept_goal)
+        return cost + self.high_price.cost(high, high_goal) if self.masks.reduce else cost
 
     def stepped(self) -> None:
         """Move the prices."""
@@ -207,15 +215,16 @@ class SoftObjective:
         self.high_price.move(self.targets[1])
 
     def numbers(self) -> dict[str, float]:
-        """Return the prices and the first shares."""
-        kept, high = self.first or (1.0, 1.0)
+        """Return the prices and the first shares, negative before there are any."""
+        kept, high = self.first or (-1.0, -1.0)
         numbers = _numbers({"kept": self.kept_price, "high": self.high_price})
         return {**numbers, "first.kept": kept, "first.high": high}
 
     def restore(self, numbers: Mapping[str, float]) -> None:
         """Take the prices and the first shares back."""
         _restore({"kept": self.kept_price, "high": self.high_price}, numbers)
-        self.first = numbers["first.kept"], numbers["first.high"]
+        first = numbers["first.kept"], numbers["first.high"]
+        self.first = first if first[0] >= 0 else None
 
 
 @dataclass
@@ -244,10 +253,14 @@ class HardObjective:
         observe, pooled = seen_by_head()
         out = pruned_forward(
             self.model, step.batch, found.theta, found.beta, reference=found.reference,
-            reduce=self.reduce, masks="straight", temperature=self.widths, observe=observe,
+            shortest=found.shortest, reduce=self.reduce, masks="straight",
+            temperature=self.widths, observe=observe,
         )  # fmt: skip
-        share, _ = soft_shares(out)
-        return self.task.of(out.output, step, pooled[0]) + self.price.cost(share, self.budget)
+        loss = self.task.of(out.output, step, pooled[0])
+        texts = torch.from_numpy(step.batch.lengths > found.shortest)
+        if not bool(texts.any()):
+            return loss
+        return loss + self.price.cost(soft_shares(out, texts)[0], self.budget)
 
     def stepped(self) -> None:
         """Move the price."""
