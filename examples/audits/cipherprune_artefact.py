@@ -71,7 +71,11 @@ class Artefact:
     def prune(self) -> PruneSpec:
         """The default options, with reduction unless the thresholds were learned without."""
         found = Thresholds.load(self.thresholds)
-        return PruneSpec(reduce=found.raw_beta != found.raw_theta)
+        return PruneSpec(
+            reduce=found.raw_beta != found.raw_theta,
+            reference=found.reference,
+            shortest=found.shortest,
+        )
 
     @property
     def unpruned(self) -> Model:

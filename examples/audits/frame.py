@@ -103,7 +103,7 @@ def _judged(name: str, value: float, holds: bool, target: str, against: str, mor
     unit, aim = more.get("unit", ""), more.get("aim")
     target = f"{target} {unit}".rstrip() + ("" if aim is None else f" (aim {aim:g})")
     reason, detail = more.get("reason", ""), more.get("detail", {})
-    return Bar(name, value, target, holds, against, unit, reason, detail)
+    return Bar(name, value, target, bool(holds), against, unit, reason, detail)
 
 
 def reported(name: str, value: float, *, against: str, **more: Unpack[Extras]) -> Bar:
