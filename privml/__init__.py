@@ -1,3 +1,3 @@
 """privml: models on data nobody may see, models that forget, and what each record is worth."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
