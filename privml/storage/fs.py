@@ -67,6 +67,7 @@ class File:
 
     def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._locker = -1
         self.path = path
 
     @classmethod
@@ -201,15 +202,22 @@ class File:
         with _translated(self.path):
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                self._locker = os.getpid()
             except BlockingIOError:
                 raise Locked(
                     f"{self.path} is in use by another process; wait for it or stop it"
                 ) from None
 
     def close(self) -> None:
-        """Close the descriptor and release its lock; harmless when repeated."""
+        """Close the descriptor and release its lock; harmless when repeated.
+
+        A map of the file, which somebody may still refer to, would hold the lock on; a forked child
+        must not give up its parent's.
+        """
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            if self._locker == os.getpid():
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def __enter__(self) -> Self:

@@ -129,7 +129,7 @@ WRONG = [
     (("--schedule", "12,8", "--reveal", "count"), 3, "a schedule belongs to reveal='schedule'"),
     (("--schedule", "12,8", "--expect", "3,2"), 2, "leave --expect out"),
     (("--schedule", "12/6,8/4", "--no-reduce"), 3, "without reduction"),
-    (("--reveal", "schedule"), 3, "a schedule belongs to reveal='schedule'"),
+    (("--reveal", "schedule"), 3, "reveal='schedule' needs schedule="),
     (("--reveal", "all"), 2, "all"),
     (("--grid", "8,4"), 3, "increasing token counts"),
     (("--grid", ",".join(str(k) for k in range(1, 70))), 3, "entries of grid"),

@@ -21,6 +21,7 @@ from privml.errors import (
     UntrustedArtifact,
 )
 from privml.protocols.mpc.correlations.pool import Pool, PoolWriter, UsedLog, read_header
+from privml.storage import fs
 from privml.testing.pools import CLIENT, PLAN, SERVER, SETUP, corrections_of, seed_of, write_pool
 
 
@@ -240,3 +241,15 @@ def test_read_header_needs_no_lock_and_changes_nothing(pool: Pool, path: Path) -
     assert path.read_bytes() == before
     with pytest.raises(StorageError, match="No such file"):
         read_header(path.with_name("none"))
+
+
+def test_a_map_that_is_still_referred_to_does_not_hold_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    first = fs.File.open(path, writable=True)
+    first.lock()
+    held = first.map(0, 4096)
+    first.close()
+    with fs.File.open(path, writable=True) as second:
+        second.lock()
+    assert len(held) == 4096
