@@ -1,7 +1,8 @@
 """Shares that primitives give out are uniform: 2^20 words each, every byte lane and every bit.
 
-Left out are exp, exp_low, normalise and poly_truncate: their shares are multiples of public constants, so
-they are masked again before anything of them is opened, which the view tests hold them to.
+Left out are exp, exp_low, normalise and poly_truncate: their shares are multiples of public
+constants, so they are masked again before anything of them is opened, which the view tests hold
+them to.
 """
 
 from __future__ import annotations
