@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from privml.backbones.cnn import Bits, Cnn
 from privml.backbones.cnn_spec import CnnSpec
-from privml.backbones.digests import Json, canonical_json, sha256, tensor_digest
+from privml.backbones.digests import Json
 from privml.backbones.quant_model import QuantModel
+from privml.backbones.run_state import Arrays, Saved, arrays_digest, load_run, save_run
 from privml.errors import Corrupt, MalformedMessage, ParameterError
 from privml.storage import fs
 from privml.storage.files import read_file
@@ -32,18 +33,7 @@ DESCRIPTION: Final = "model.json"
 CHECKPOINT: Final = "training.safetensors"
 
 _FORMAT: Final = "privml quantised network 1"
-_STATE: Final = "state"
-_MAX_JSON, _MAX_WEIGHTS, _MAX_CHECKPOINT = 1 << 24, 4 << 30, 16 << 30
-
-Arrays = Mapping[str, NDArray[np.generic]]
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """Content of a checkpoint: tensors, and plain values."""
-
-    arrays: Arrays
-    state: Mapping[str, object]
+_MAX_JSON, _MAX_WEIGHTS = 1 << 24, 4 << 30
 
 
 def save_model(model: QuantModel, folder: Path | str, *, replace: bool = False) -> Path:
@@ -128,51 +118,14 @@ def set_network(net: Cnn, arrays: Arrays) -> None:
         tensor.copy_(torch.from_numpy(np.array(array)))
 
 
-def arrays_digest(arrays: Arrays) -> str:
-    """Return the digest of named arrays."""
-    each = {name: tensor_digest(name, arrays[name]).sha256 for name in sorted(arrays)}
-    return sha256(canonical_json(each))
-
-
 def save_checkpoint(folder: Path, *, run: str, arrays: Arrays, state: Mapping[str, Json]) -> None:
-    """Replace the checkpoint in ``folder``; on a crash the old or the new one is there."""
-    text = canonical_json({"run": run, "digest": _whole(arrays, state), "state": dict(state)})
-    fs.ensure_dir(folder)
-    tensors = {**arrays, _STATE: np.frombuffer(text, np.uint8)}
-    atomic_write(folder / CHECKPOINT, safetensors.numpy.save(tensors))
+    """Replace the training checkpoint in ``folder``."""
+    save_run(folder / CHECKPOINT, run=run, arrays=arrays, state=state)
 
 
 def load_checkpoint(folder: Path, *, run: str) -> Saved | None:
-    """Return the checkpoint in ``folder``, or nothing if there is none.
-
-    Raises
-    ------
-    Corrupt
-        The file is damaged.
-    ParameterError
-        It belongs to a run with other data, options or weights.
-    """
-    path = folder / CHECKPOINT
-    if not fs.exists(path):
-        return None
-    arrays = _tensors(path, limit=_MAX_CHECKPOINT)
-    try:
-        tree = json.loads(arrays.pop(_STATE).tobytes())
-        found, digest, state = tree["run"], tree["digest"], dict(tree["state"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Corrupt(f"{path} is no checkpoint: {error}; remove it to start again") from error
-    if digest != _whole(arrays, state):
-        raise Corrupt(f"{path} is damaged; remove it to start again")
-    if found != run:
-        raise ParameterError(
-            f"{path} belongs to a run with other data, options or weights; choose another "
-            "directory, or remove it to start again"
-        )
-    return Saved(arrays, state)
-
-
-def _whole(arrays: Arrays, state: Mapping[str, Json]) -> str:
-    return sha256(canonical_json([arrays_digest(arrays), dict(state)]))
+    """Return the training checkpoint in ``folder``, or nothing if there is none."""
+    return load_run(folder / CHECKPOINT, run=run)
 
 
 def _tensors(path: Path, *, limit: int) -> dict[str, NDArray[np.generic]]:

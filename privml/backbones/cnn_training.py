@@ -21,8 +21,6 @@ from torch import Tensor
 
 from privml.backbones.cnn_data import Source
 from privml.backbones.cnn_saving import (
-    Saved,
-    arrays_digest,
     load_checkpoint,
     network_arrays,
     save_checkpoint,
@@ -30,6 +28,7 @@ from privml.backbones.cnn_saving import (
 )
 from privml.backbones.digests import Json, canonical_json, sha256
 from privml.backbones.quant_model import QuantModel
+from privml.backbones.run_state import Saved, arrays_digest
 from privml.errors import Corrupt, ParameterError
 from privml.params import check, outside
 from privml.rng import ScienceSeed

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from privml.backbones.digests import Json
 from privml.backbones.encoder import Encoder
 from privml.backbones.loader import load_encoder, random_decoder, random_encoder
 from privml.backbones.saving import save_encoder
@@ -25,7 +26,7 @@ from privml.protocols.cipherprune import (
     learn_thresholds,
     with_classifier,
 )
-from privml.protocols.cipherprune.learning import Recipe, evaluate, tokenise
+from privml.protocols.cipherprune.learning import Recipe, checkpoint, evaluate, tokenise
 from privml.protocols.cipherprune.learning.masks import meet, shares
 from privml.protocols.cipherprune.learning.objectives import Price
 from privml.protocols.cipherprune.thresholds import model_digest
@@ -367,3 +368,14 @@ def test_a_model_without_a_format_is_refused(tmp_path: Path) -> None:
     model = random_decoder(layers=1, hidden=8, heads=2, ffn=12, vocab=20, max_positions=9)
     with pytest.raises(UnsupportedError, match="segment"):
         save_encoder(model, tmp_path / "m")
+
+
+def test_damage_to_the_plain_values_of_a_checkpoint_is_found(tmp_path: Path) -> None:
+    state: dict[str, Json] = {"step": 3, "theta": [1, 2]}
+    checkpoint.save(tmp_path, run="r", arrays={"w": np.zeros(2, np.float32)}, state=state)
+    file = tmp_path / checkpoint.FILE
+    data = file.read_bytes()
+    assert data.count(b'"step":3') == 1
+    file.write_bytes(data.replace(b'"step":3', b'"step":4'))
+    with pytest.raises(Corrupt, match="damaged"):
+        checkpoint.load(tmp_path, run="r")

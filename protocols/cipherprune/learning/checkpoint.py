@@ -1,92 +1,23 @@
-"""Checkpoints of a learning run: one safetensors file, written whole or not at all.
-
-Numbers are stored as tensors, the rest as canonical JSON in a tensor of bytes. A checkpoint names
-the digest of everything the run depends on, and another run refuses it.
-"""
+"""Checkpoints of a learning run, see :mod:`privml.backbones.run_state`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import safetensors
-import safetensors.numpy
-from numpy.typing import NDArray
+from privml.backbones.digests import Json
+from privml.backbones.run_state import Arrays, Saved, load_run, save_run
 
-from privml.backbones.digests import Json, canonical_json, sha256, tensor_digest
-from privml.errors import Corrupt, ParameterError
-from privml.storage import fs
-from privml.storage.files import read_file
-from privml.storage.publish import atomic_write
+__all__ = ["FILE", "Saved", "load", "save"]
 
 FILE = "checkpoint.safetensors"
-_STATE = "state"
-_MAX_BYTES = 64 << 30
-
-Arrays = Mapping[str, NDArray[np.generic]]
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """Content of a checkpoint: tensors, and plain values."""
-
-    arrays: Arrays
-    state: Mapping[str, object]
 
 
 def save(folder: Path, *, run: str, arrays: Arrays, state: Mapping[str, Json]) -> None:
-    """Replace the checkpoint in ``folder``; on a crash the old or the new one is there.
-
-    Parameters
-    ----------
-    run
-        Digest of all that the run depends on.
-    arrays
-        Tensors by name; none is called ``state``.
-    state
-        Plain values.
-    """
-    text = canonical_json({"run": run, "digest": _digest(arrays), "state": dict(state)})
-    tensors = {**arrays, _STATE: np.frombuffer(text, np.uint8)}
-    fs.ensure_dir(folder)
-    atomic_write(folder / FILE, safetensors.numpy.save(tensors))
+    """Replace the checkpoint in ``folder``."""
+    save_run(folder / FILE, run=run, arrays=arrays, state=state)
 
 
 def load(folder: Path, *, run: str) -> Saved | None:
-    """Return the checkpoint in ``folder``, or nothing if there is none.
-
-    Raises
-    ------
-    Corrupt
-        The file is damaged.
-    ParameterError
-        It belongs to a run with other data, options or weights.
-    """
-    path = folder / FILE
-    if not fs.exists(path):
-        return None
-    data = read_file(path, limit=_MAX_BYTES)
-    try:
-        arrays = dict(safetensors.numpy.load(data))
-        tree = json.loads(arrays.pop(_STATE).tobytes())
-        found, digest, state = tree["run"], tree["digest"], dict(tree["state"])
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{path} is no checkpoint: {error}; remove it to start again") from error
-    if digest != _digest(arrays):
-        raise Corrupt(f"{path} is damaged; remove it to start again")
-    if found != run:
-        raise ParameterError(
-            f"{path} belongs to a run with other data, options or weights; choose another "
-            "directory, or remove it to start again"
-        )
-    return Saved(arrays, state)
-
-
-def _digest(arrays: Arrays) -> str:
-    """Return the digest of all tensors."""
-    return sha256(
-        canonical_json({name: tensor_digest(name, arrays[name]).sha256 for name in sorted(arrays)})
-    )
+    """Return the checkpoint in ``folder``, or nothing if there is none."""
+    return load_run(folder / FILE, run=run)
