@@ -1,4 +1,4 @@
-"""Threshold learning on a toy task that a tiny model solves: budget, resuming, data, saving."""
+"""Threshold learning on a small task that a tiny model solves: budget, resuming, data, saving."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def one_thread() -> None:
 
 
 @cache
-def toy_data() -> TaskData:
+def small_data() -> TaskData:
     """Filler words and one word that decides the class."""
     generator = np.random.default_rng(5)
     texts, labels = [], []
@@ -66,7 +66,7 @@ def toy_data() -> TaskData:
 
 
 @cache
-def toy_encoder() -> Encoder:
+def small_encoder() -> Encoder:
     words = [*SPECIAL, *GOOD, *BAD, *FILL]
     tokenizer = Tokenizer.from_vocabulary(words, max_length=16, lowercase=True)
     plain = random_encoder(
@@ -77,15 +77,15 @@ def toy_encoder() -> Encoder:
 
 
 @cache
-def toy_model() -> Encoder:
-    fresh = with_classifier(toy_encoder(), ("bad", "good"), seed=2)
+def small_model() -> Encoder:
+    fresh = with_classifier(small_encoder(), ("bad", "good"), seed=2)
     recipe = Recipe(epochs=10, rate=1e-2, batch=24)
-    return fine_tune(fresh, toy_data(), recipe=recipe, precision="float32")
+    return fine_tune(fresh, small_data(), recipe=recipe, precision="float32")
 
 
 @cache
-def toy_learned() -> Learned:
-    return learn_thresholds(toy_model(), toy_data(), options=FAST, precision="float32")
+def small_learned() -> Learned:
+    return learn_thresholds(small_model(), small_data(), options=FAST, precision="float32")
 
 
 def equal(a: Encoder, b: Encoder) -> bool:
@@ -93,8 +93,8 @@ def equal(a: Encoder, b: Encoder) -> bool:
 
 
 def test_the_budget_is_met_and_the_task_still_solved() -> None:
-    learned, rows = toy_learned(), tokenise(toy_model(), toy_data())
-    before = evaluate(toy_model(), rows)
+    learned, rows = small_learned(), tokenise(small_model(), small_data())
+    before = evaluate(small_model(), rows)
     after = evaluate(learned.model, rows, learned.thresholds)
     assert before.accuracy > 0.97
     assert after.accuracy > before.accuracy - 0.03
@@ -107,10 +107,10 @@ def test_the_budget_is_met_and_the_task_still_solved() -> None:
 
 
 def test_thresholds_lie_on_the_grid_and_belong_to_the_tuned_model(tmp_path: Path) -> None:
-    learned = toy_learned()
+    learned = small_learned()
     found = learned.thresholds
     assert all(0 <= t <= b for t, b in zip(found.raw_theta, found.raw_beta, strict=True))
-    assert found.model_digest == model_digest(learned.model) != model_digest(toy_model())
+    assert found.model_digest == model_digest(learned.model) != model_digest(small_model())
     found.require(learned.model)
     folder = save_encoder(learned.model, tmp_path / "model")
     found.save(folder / "thresholds")
@@ -120,19 +120,19 @@ def test_thresholds_lie_on_the_grid_and_belong_to_the_tuned_model(tmp_path: Path
 
 
 def test_the_report_has_distributions_and_no_threshold() -> None:
-    report = toy_learned().report
+    report = small_learned().report
     assert set(report["pruned"]["layers"][1]["tokens"]) == {"mean", "quantiles_0_10_50_90_100"}
     assert report["pruned"]["rows"] == ROWS // 20
     assert report["options"]["budget"] == FAST.budget
     assert isinstance(report["budget_met"], bool)
     text = repr(report)
-    assert all(repr(t) not in text for t in toy_learned().thresholds.theta if t)
+    assert all(repr(t) not in text for t in small_learned().thresholds.theta if t)
 
 
 def test_the_model_given_is_not_changed() -> None:
-    digest = model_digest(toy_model())
-    toy_learned()
-    assert model_digest(toy_model()) == digest
+    digest = model_digest(small_model())
+    small_learned()
+    assert model_digest(small_model()) == digest
 
 
 class Stop(Exception):
@@ -151,16 +151,16 @@ def test_a_stopped_run_goes_on_to_the_same_result(tmp_path: Path, steps: int) ->
 
     with pytest.raises(Stop):
         learn_thresholds(
-            toy_model(), toy_data(), options=FAST, precision="float32", checkpoint_dir=tmp_path,
+            small_model(), small_data(), options=FAST, precision="float32", checkpoint_dir=tmp_path,
             checkpoint_seconds=0.0, progress=progress,
         )  # fmt: skip
     stages: list[str] = []
     resumed = learn_thresholds(
-        toy_model(), toy_data(), options=FAST, precision="float32", checkpoint_dir=tmp_path,
+        small_model(), small_data(), options=FAST, precision="float32", checkpoint_dir=tmp_path,
         checkpoint_seconds=60.0, progress=lambda stage, done: stages.append(stage),
     )  # fmt: skip
-    assert resumed.thresholds == toy_learned().thresholds
-    assert equal(resumed.model, toy_learned().model)
+    assert resumed.thresholds == small_learned().thresholds
+    assert equal(resumed.model, small_learned().model)
     assert stages.count("soft masks") <= 42 - min(steps, 40)
 
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_of_another_run_and_a_damaged_one_are_refused(tmp_path: Pat
 
     def learn(options: Options, progress: object = None) -> Learned:
         return learn_thresholds(
-            toy_model(), toy_data(), options=options, precision="float32",
+            small_model(), small_data(), options=options, precision="float32",
             checkpoint_dir=tmp_path, checkpoint_seconds=0.0, progress=progress,
         )  # fmt: skip
 
@@ -195,18 +195,18 @@ def test_without_reduction_every_kept_token_is_high() -> None:
         budget=0.6, reduce=False, sample=80,
         soft=Recipe(epochs=1, rate=1e-3, batch=40), hard=Recipe(epochs=0, rate=1e-3),
     )  # fmt: skip
-    learned = learn_thresholds(toy_model(), toy_data(), options=short, precision="float32")
+    learned = learn_thresholds(small_model(), small_data(), options=short, precision="float32")
     assert learned.thresholds.theta == learned.thresholds.beta
     found = evaluate(
-        learned.model, tokenise(toy_model(), toy_data()), learned.thresholds, reduce=False
+        learned.model, tokenise(small_model(), small_data()), learned.thresholds, reduce=False
     )
     assert (found.high == found.kept).all()
 
 
 def test_short_texts_are_left_alone_and_the_budget_is_that_of_the_others() -> None:
     options = replace(FAST, shortest=8, budget=0.6)
-    learned = learn_thresholds(toy_model(), toy_data(), options=options, precision="float32")
-    rows = tokenise(toy_model(), toy_data())
+    learned = learn_thresholds(small_model(), small_data(), options=options, precision="float32")
+    rows = tokenise(small_model(), small_data())
     found = evaluate(learned.model, rows, learned.thresholds)
     short = rows.lengths <= 8
     assert learned.thresholds.shortest == 8
@@ -217,16 +217,16 @@ def test_short_texts_are_left_alone_and_the_budget_is_that_of_the_others() -> No
     assert found.share > found.share_above(8)
     assert found.share_above(99) == 1.0
     with pytest.raises(ParameterError, match="shortest"):
-        learn_thresholds(toy_model(), toy_data(), options=replace(FAST, shortest=16))
+        learn_thresholds(small_model(), small_data(), options=replace(FAST, shortest=16))
 
 
 @pytest.mark.parametrize("budget", [0.3, 0.5, 0.8])
 def test_a_budget_is_met_by_scaling_alone(budget: float) -> None:
-    model, rows = toy_model(), tokenise(toy_model(), toy_data())
+    model, rows = small_model(), tokenise(small_model(), small_data())
     start = Thresholds((0.004, 0.004), (0.008, 0.008), heads=2)
     found = meet(model, rows, start, budget=budget, high=0.5)
     kept, high = shares(model, rows, found)
-    assert kept == pytest.approx(budget, abs=0.08)  # attention of a toy model is nearly discrete
+    assert kept == pytest.approx(budget, abs=0.08)  # attention of a small model is nearly discrete
     assert high == pytest.approx(0.5 * kept, abs=0.12)
 
 
@@ -286,7 +286,7 @@ def test_splits_are_reproducible_and_disjoint() -> None:
 
 
 def test_batches_of_an_epoch_hold_each_row_once_at_most() -> None:
-    rows = tokenise(toy_model(), toy_data())
+    rows = tokenise(small_model(), small_data())
     seed = ScienceSeed(1)
     batches = rows.shuffled(32, seed=seed)
     joined = np.concatenate(batches)
@@ -296,9 +296,9 @@ def test_batches_of_an_epoch_hold_each_row_once_at_most() -> None:
 
 
 def test_models_that_cannot_learn_are_refused() -> None:
-    data = toy_data()
+    data = small_data()
     with pytest.raises(UnsupportedError, match="with_classifier"):
-        learn_thresholds(toy_encoder(), data)
+        learn_thresholds(small_encoder(), data)
     bare = random_encoder(
         layers=2, hidden=8, heads=2, ffn=8, vocab=9, max_positions=8, labels=("a", "b")
     )
@@ -310,7 +310,7 @@ def test_models_that_cannot_learn_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="two layers"):
         learn_thresholds(flat, data)
     with pytest.raises(ParameterError, match="classes"):
-        learn_thresholds(toy_model(), TaskData(("a film", "a plot"), np.array([0, 7])))
+        learn_thresholds(small_model(), TaskData(("a film", "a plot"), np.array([0, 7])))
     decoder = random_decoder(layers=1, hidden=8, heads=2, ffn=8, vocab=9, max_positions=8)
     with pytest.raises(UnsupportedError, match="causal"):
         with_classifier(decoder, ("a", "b"))
@@ -334,7 +334,7 @@ def test_options_out_of_range_are_refused(values: dict[str, object], words: str)
 
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ParameterError, match="precision"):
-        fine_tune(toy_model(), toy_data(), precision="float8")
+        fine_tune(small_model(), small_data(), precision="float8")
 
 
 # ---- saving ------------------------------------------------------------------------------------
