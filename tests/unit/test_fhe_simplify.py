@@ -117,7 +117,7 @@ def test_a_channel_that_a_skip_holds_stays(rng: np.random.Generator) -> None:
 
 def test_one_channel_is_left_of_a_dead_layer(rng: np.random.Generator) -> None:
     graph = graph_of(
-        Conv("a", "input", weights(rng, 3, 2, 1, 1)), table("t", "a", [-9999.0] * 3),
+        Conv("a", "input", np.ones((3, 2, 1, 1), np.int64)), table("t", "a", [-9999.0] * 3),
         Linear("head", "t", weights(rng, 2, 48)),
     )  # fmt: skip
     small = simplify(graph)
