@@ -22,6 +22,9 @@ Swap = Callable[[Buffer, int], "memoryview | bytes"]
 T = TypeVar("T")
 #: Seconds that an interrupted run waits for its lanes to notice.
 _PATIENCE_S = 1.0
+#: Seconds after which a waiting caller looks for signals: one that arrives just before the wait
+#: begins does not end it.
+_WAKE_S = 0.05
 
 
 class Junction:
@@ -147,7 +150,8 @@ def run_lanes(jobs: Sequence[Callable[[Lane], T]], rank: int, swap: Swap) -> lis
             thread.start()
         go(0)
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(_WAKE_S)
     except BaseException as error:  # an interrupt outside of a job, or no more threads
         junction.leave(0, error)
         for thread in threads:

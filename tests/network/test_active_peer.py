@@ -150,4 +150,4 @@ def test_trickle_does_not_extend_the_deadline() -> None:
     errors = [outcome.error for outcome in outcomes]
     assert all(isinstance(error, DeadlineExceeded | PeerAborted) for error in errors), errors
     assert any(isinstance(error, DeadlineExceeded) for error in errors), errors
-    assert outcomes[1].seconds < 1.6
+    assert outcomes[1].seconds < 20  # the deadline; the trickle itself would take minutes
