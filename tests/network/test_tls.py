@@ -6,6 +6,7 @@ import datetime
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -160,18 +161,22 @@ class TestLink:
         bad, honest = run_sessions(program, channels=channels, deadline_s=0.4)
         assert honest.value is None
         assert isinstance(honest.error, PrivmlError)
-        assert max(bad.seconds, honest.seconds) < 2.4
+        assert max(bad.seconds, honest.seconds) < 10  # without a deadline a stall would never end
 
     def test_stalled_peer(self, pair) -> None:
         def program(session: Session) -> int:
             if session.rank == 0:
-                time.sleep(0.6)
+                done.wait(30)
                 return 0
-            return session.exchange(1, bytes(32 << 20), expect=8).nbytes
+            try:
+                return session.exchange(1, bytes(32 << 20), expect=8).nbytes
+            finally:
+                done.set()
 
+        done = threading.Event()
         second = run_sessions(program, channels=pair, deadline_s=0.3)[1]
         assert isinstance(second.error, DeadlineExceeded)
-        assert second.seconds < 1.3
+        assert second.seconds < 5
 
     def test_altered_ciphertext(self, pair) -> None:
         def program(session: Session) -> int:

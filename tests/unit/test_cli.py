@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -254,19 +253,17 @@ def test_texts_longer_than_the_model_are_refused_unless_cut(
     one_line(code, err, expect=3, words="[1, 48]")
 
 
-def test_help_is_quick_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from privml._cli.main import run; run(['--help']); "
         "heavy = {'torch', 'numpy', 'msgspec', 'tokenizers', 'cryptography'} & set(sys.modules); "
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     assert done.returncode == 0, done.stderr
     assert "infer" in done.stdout
-    assert time.monotonic() - began < 3.0  # a fraction of it on a quiet machine
 
 
 def test_bugs_have_their_own_code(

@@ -223,7 +223,7 @@ class TestEnd:
     def test_deadline_with_a_silent_peer(self) -> None:
         def program(session: Session) -> object:
             if session.rank == 0:
-                done.wait(10)
+                done.wait(30)
                 return 0
             try:
                 return session.recv(1, expect=8)
@@ -233,13 +233,13 @@ class TestEnd:
         done = threading.Event()
         second = run_sessions(program, deadline_s=0.3)[1]
         assert isinstance(second.error, DeadlineExceeded)
-        assert 0.3 <= second.seconds < 1.3
+        assert 0.3 <= second.seconds < 5  # the peer stays silent for 30 s
 
     def test_deadline_in_the_handshake(self) -> None:
         a, _ = memory.pair()
         first, _ = run_parties(lambda: open_with(a, 0, deadline_s=0.2), lambda: 0)
         assert isinstance(first.error, DeadlineExceeded)
-        assert first.seconds < 1.2
+        assert first.seconds < 5  # the peer never answers
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
     def test_deadline_must_be_positive_and_finite(self, seconds: float) -> None:
