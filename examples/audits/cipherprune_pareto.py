@@ -1,16 +1,23 @@
-"""Accuracy against time and bytes over token budgets: a plot, and its numbers beside it."""
+"""Accuracy against time and bytes over token budgets: plots, and their numbers beside them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from cipherprune_artefact import Artefact, Sentences, clear_accuracy, read_sentences
-from cipherprune_runs import OURS, NoRoom, Runs, Variant, in_turn, running
-from cipherprune_speed import by_length, total_bytes, total_s
+from cipherprune_artefact import (
+    Artefact,
+    Sentences,
+    clear_accuracy,
+    clear_pruned,
+    read_sentences,
+)
+from cipherprune_runs import OURS, NoRoom, Runs, Variant, both_ways, in_turn, running, times
+from cipherprune_speed import by_length
 from cipherprune_sst2 import right
 from cipherprune_worker import simulate_all
 from frame import Options, Report, absent, reported
@@ -19,8 +26,43 @@ from numpy.typing import NDArray
 from privml.report import Point, efficient, pareto_png
 from privml.storage.publish import atomic_write
 
-SENTENCES, TURNS = 5, 5
-NAMES = ("pareto.points", "pareto.efficient_points")
+SENTENCES, TURNS = 10, 3
+ACCURACY_ROWS = 0
+"""Sentences whose outputs are simulated, at evenly spaced length quantiles; 0 takes them all."""
+NAMES = ("pareto.points", "pareto.efficient_points", "pareto.efficient_points_long")
+UNPRUNED = {"padded": "no pruning, {n} positions", "unpadded": "no pruning, no padding"}
+Found = Mapping[int, Runs]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Sentences that share a plot.
+
+    Attributes
+    ----------
+    name
+        What they are, in words.
+    file
+        Name of the plot.
+    rows
+        Those whose accuracy counts.
+    measured
+        Those that are run between two processes.
+    """
+
+    name: str
+    file: str
+    rows: NDArray[np.intp]
+    measured: NDArray[np.intp]
+
+
+@dataclass
+class Plot:
+    """Points of a group, and figures of each budget that are not in the plot."""
+
+    group: Group
+    points: list[Point]
+    budgets: list[dict[str, Any]] = field(default_factory=list)
 
 
 def artefacts_in(folder: Path) -> list[Artefact]:
@@ -35,7 +77,7 @@ def artefacts_in(folder: Path) -> list[Artefact]:
 
 
 def pareto_section(report: Report, options: Options) -> None:
-    """Add ``pareto.*`` and write ``pareto.png`` and ``pareto.json`` into the named folder."""
+    """Add ``pareto.*`` and write plots and ``pareto.json`` into the named folder."""
     with report.section("accuracy against cost over token budgets", *NAMES):
         missing = [f"--{flag}" for flag in ("pareto", "data") if flag not in options.paths]
         folder = options.paths.get("pareto")
@@ -48,65 +90,101 @@ def pareto_section(report: Report, options: Options) -> None:
             return
         data = read_sentences(budgets[0].pruned, options.paths["data"])
         try:
-            points = _points(report, options, budgets, data)
+            plots = _plots(report, options, budgets, data)
         except NoRoom as error:
             report.add(*(absent(name, "", against="", reason=str(error)) for name in NAMES))
             return
-        best = write(folder, points, data)
-        where = f"written beside the artefacts: pareto.png, pareto.json; {OURS}"
-        detail = {"points": [asdict(p) for p in points]}
+        best = write(folder, plots, data)
+        where = (
+            f"written beside the artefacts: pareto.json, {', '.join(p.group.file for p in plots)}"
+        )
+        detail = {p.group.name: [asdict(point) for point in p.points] for p in plots}
         report.add(
-            reported(NAMES[0], len(points), against=where, detail=detail),
-            reported(NAMES[1], len(best), against="no other point is better in all three",
-                     detail={"labels": [p.label for p in best]}),
-        )  # fmt: skip
+            reported(NAMES[0], len(plots[0].points), against=f"{where}; {OURS}", detail=detail)
+        )
+        for name, plot, points in zip(NAMES[1:], plots, best, strict=False):
+            report.add(
+                reported(name, len(points), against=f"{plot.group.name}; none is better in all",
+                         detail={"labels": [p.label for p in points]})
+            )  # fmt: skip
 
 
-def write(folder: Path, points: Sequence[Point], data: Sentences) -> tuple[Point, ...]:
-    """Write the plot and its numbers; return the points that no other one beats."""
-    best = efficient(points)
-    title = f"Pruned classifier, {data.n} padded tokens, loopback. {OURS}"
-    document = {
-        "title": title, "points": [asdict(p) for p in points],
-        "efficient": [p.label for p in best],
-    }  # fmt: skip
-    atomic_write(folder / "pareto.png", pareto_png(points, title=title), mode=0o644)
-    text = json.dumps(document, indent=1) + "\n"
+def write(folder: Path, plots: Sequence[Plot], data: Sentences) -> list[tuple[Point, ...]]:
+    """Write plots and numbers; return, for each plot, the points that no other one beats."""
+    found, best = [], []
+    for plot in plots:
+        group = plot.group
+        title = f"Pruned classifier, {group.name}; loopback. {OURS}"
+        best.append(efficient(plot.points))
+        atomic_write(folder / group.file, pareto_png(plot.points, title=title), mode=0o644)
+        found.append({
+            "title": title, "plot": group.file, "padded_tokens": data.n,
+            "sentences": {"accuracy": len(group.rows), "measured": len(group.measured)},
+            "points": [asdict(p) for p in plot.points], "budgets": plot.budgets,
+            "efficient": [p.label for p in best[-1]],
+        })  # fmt: skip
+    text = json.dumps({"plots": found}, indent=1) + "\n"
     atomic_write(folder / "pareto.json", text.encode(), mode=0o644)
     return best
 
 
-def _points(
+def groups_of(data: Sentences, shortest: int, count: int) -> list[Group]:
+    """Return all sentences, and those that are pruned if there are both kinds."""
+    every = np.arange(len(data))
+    groups = [Group("all texts", "pareto.png", every, data.spread(count))]
+    longer = every[data.lengths > shortest]
+    if 0 < len(longer) < len(data):
+        name = f"texts of more than {shortest} tokens"
+        spread = longer[data.take(longer).spread(count)]
+        groups.append(Group(name, "pareto_long.png", longer, spread))
+    return groups
+
+
+def _plots(
     report: Report, options: Options, budgets: Sequence[Artefact], data: Sentences
-) -> list[Point]:
-    chosen = data.take(data.spread(20)) if options.quick else data
+) -> list[Plot]:
+    many = 20 if options.quick else ACCURACY_ROWS or len(data)
+    chosen = data.take(data.spread(many)) if many < len(data) else data
+    shortest = max(a.prune.shortest for a in budgets)
+    groups = groups_of(chosen, shortest, 1 if options.quick else SENTENCES)
     whole = budgets[0].before or budgets[0].unpruned
-    accuracy = {"padded": clear_accuracy(whole, chosen)}
-    accuracy["unpadded"] = accuracy["padded"]
+    plots = [Plot(group, []) for group in groups]
+    right_of: list[dict[str, float]] = [
+        dict.fromkeys(UNPRUNED, clear_accuracy(whole, chosen.take(g.rows))) for g in groups
+    ]
     for a in budgets:
         report.progress(f"  simulating {len(chosen)} sentences with {a.name}")
         found = simulate_all(a.pruned, a.prune, chosen.ids, n=data.n, progress=report.progress)
-        accuracy[a.name] = right(found, chosen)
-    count, turns = (1, 1) if options.quick else (SENTENCES, TURNS)
-    costs = _costs(report, budgets, data, data.spread(count), turns=turns)
-    references = {
-        "padded": f"no pruning, {data.n} positions", "unpadded": "no pruning, no padding"
-    }  # fmt: skip
-    return [
-        Point(references.get(name, name), accuracy[name], seconds, megabytes, name in references)
-        for name, (seconds, megabytes) in costs.items()
-    ]
+        for plot, accuracy in zip(plots, right_of, strict=True):
+            part = chosen.take(plot.group.rows)
+            accuracy[a.name] = right([found[int(i)] for i in plot.group.rows], part)
+            plot.budgets.append({"label": a.name, "clear_twin": clear_pruned(a, part)})
+    rows = np.unique(np.concatenate([g.measured for g in groups]))
+    runs = _measured(report, budgets, chosen, rows, turns=1 if options.quick else TURNS)
+    for plot, accuracy in zip(plots, right_of, strict=True):
+        plot.points += points_of(runs, plot.group.measured, accuracy, n=data.n)
+    return plots
 
 
-def _costs(
-    report: Report,
-    budgets: Sequence[Artefact],
-    data: Sentences,
-    rows: NDArray[np.intp],
-    *,
+def points_of(
+    found: Found, rows: NDArray[np.intp], accuracy: Mapping[str, float], *, n: int
+) -> list[Point]:
+    """Return a point for each way: mean over the sentences of median seconds, and of bytes."""
+    points = []
+    for name, share in accuracy.items():
+        runs = [found[int(row)][name] for row in rows]
+        seconds = float(np.mean([times(each).median for each in runs]))
+        megabytes = float(np.mean([both_ways(each[-1]) for each in runs])) / 1e6
+        label = UNPRUNED.get(name, name).format(n=n)
+        points.append(Point(label, share, seconds, megabytes, name in UNPRUNED))
+    return points
+
+
+def _measured(
+    report: Report, budgets: Sequence[Artefact], data: Sentences, rows: NDArray[np.intp], *,
     turns: int,
-) -> Mapping[str, tuple[float, float]]:
-    """Mean seconds and megabytes of a sentence for each budget and for the unpruned model."""
+) -> Found:  # fmt: skip
+    """Run sentences with each budget, and with the unpruned model padded and not."""
     variants = [Variant(a.name, a.pruned, data.n, "pruned", a.prune) for a in budgets]
     variants.append(Variant("padded", budgets[0].unpruned, data.n, "no pruning"))
     found: dict[int, Runs] = {}
@@ -122,6 +200,4 @@ def _costs(
                     batches["unpadded"] = data.batch(row)
                     found[row] = in_turn(products | short, batches, turns, warm=False)
                     report.progress(f"  measured {n} tokens")
-    many = len(found)
-    return {name: (total_s(found, name) / many, total_bytes(found, name) / many / 1e6)
-            for name in [v.name for v in variants] + ["unpadded"]}  # fmt: skip
+    return found

@@ -8,6 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from privml._cli import app_models
+from privml._cli.options import (
+    Deadline,
+    Debug,
+    Embedding,
+    Files,
+    Grid,
+    IdentityName,
+    Insecure,
+    Json,
+    Labels,
+    Model,
+    NoReduce,
+    PlanFile,
+    Quiet,
+    RevealMode,
+    Schedule,
+    Template,
+    Texts,
+    Thresholds,
+    Truncate,
+    Used,
+)
 from privml._cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,43 +45,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Results only.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Model = Annotated[str, typer.Option(help="minilm-l6, or a BERT checkpoint's directory.")]
-PlanFile = Annotated[Path, typer.Option("--plan", help="Plan file of `privml plan`.")]
-Embedding = Annotated[
-    Literal["released", "private"],
-    typer.Option(help="Do clients get the embedding tables? private costs more."),
-]
-Texts = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text; repeatable.")
-]
-Files = Annotated[
-    list[Path] | None, typer.Option("--file", metavar="FILE", help="Texts, one per line.")
-]
-Labels = Annotated[str, typer.Option(help="Candidate labels, separated by commas.")]
-Template = Annotated[str | None, typer.Option(help='Default: "This text is about {label}."')]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
-Used = Annotated[Path | None, typer.Option(help="Log of used pools [default: the user's].")]
-Insecure = Annotated[
-    bool, typer.Option("--insecure-loopback", help="Plaintext, on this machine only.")
-]
-Thresholds = Annotated[
-    Path | None, typer.Option("--thresholds", help="The server's secret, NAME of its two files.")
-]
-RevealMode = Annotated[
-    Literal["bucket", "count", "schedule"] | None,
-    typer.Option(help="What both learn of the tokens kept [default: bucket]."),
-]
-IdentityName = Annotated[
-    str | None, typer.Option("--identity", help="DIR/NAME of this side's certificate.")
-]
-Deadline = Annotated[
-    float,
-    typer.Option("--deadline", min=0.1, metavar="SECONDS", help="For one step of the peer."),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -137,13 +123,7 @@ def plan(
         typer.Option("--prune", metavar="THRESHOLDS", help="Prune tokens by these thresholds."),
     ] = None,
     reveal: RevealMode = None,
-    grid: Annotated[str, typer.Option(help="Buckets of token counts, like 8,16,32,64.")] = "",
-    no_reduce: Annotated[
-        bool, typer.Option("--no-reduce", help="No cheaper polynomials for minor tokens.")
-    ] = False,
-    schedule: Annotated[
-        str, typer.Option(help="Fixed tokens per layer but the last, like 55,54 or 55/20,54/20.")
-    ] = "",
+    grid: Grid = "", no_reduce: NoReduce = False, schedule: Schedule = "",
     expect: Annotated[
         str, typer.Option(help="Tokens per layer to price, like 55,54; the text's length first.")
     ] = "",
@@ -276,52 +256,9 @@ def cert(
         verb.run(out, identity=identity, days=days, show=show)
 
 
-@app.command("learn-thresholds")
-def learn_thresholds(
-    data: Annotated[Path, typer.Option(help="Labelled texts: text, tab, class; one per line.")],
-    out_dir: Annotated[
-        Path, typer.Option("--out", help="Directory for model, thresholds and report.")
-    ],
-    model: Model = "minilm-l6",
-    labels: Annotated[
-        str, typer.Option(help="Classes to train a classifier for, separated by commas.")
-    ] = "",
-    dev: Annotated[
-        Path | None, typer.Option(help="Rows for the report [default: some of --data].")
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Mean share of tokens to keep.")
-    ] = 0.3,
-    shortest: Annotated[
-        int, typer.Option(min=0, help="Texts of at most so many tokens are not pruned.")
-    ] = 0,
-    reduce: Annotated[
-        bool, typer.Option(help="Cheaper polynomials for tokens of low importance?")
-    ] = True,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes with soft masks [default: 1].")
-    ] = None,
-    tuning_epochs: Annotated[
-        int | None, typer.Option(min=0, help="Passes with hard masks [default: 1].")
-    ] = None,
-    first_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes for a new classifier [default: 3].")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace earlier results.")] = False,
-    json: Json = False, quiet: Quiet = False, debug: Debug = False,
-) -> None:  # fmt: skip
-    """Train a model to prune tokens, within a budget, and write its secret thresholds."""
-    from privml._cli import learn as verb
-
-    options = verb.Options(
-        data=data, held=dev, model=model, labels=verb.labels_of(labels), out=out_dir,
-        budget=budget, shortest=shortest, reduce=reduce, epochs=epochs, tuning_epochs=tuning_epochs,
-        first_epochs=first_epochs, seed=seed, resume=resume, force=force,
-    )  # fmt: skip
-    with Output() as out:
-        verb.run(out, options)
+app.command("learn-thresholds")(app_models.learn_thresholds)
+app.command("calibrate-thresholds")(app_models.calibrate_thresholds)
+app.command()(app_models.evaluate)
 
 
 @app.command()

@@ -162,6 +162,20 @@ class Children:
             if time.monotonic() > end:
                 raise Failure("protocol.deadline", f"{what} took longer than {limit_s:.0f} s", 4)
 
+    def check(self) -> None:
+        """Wait a moment for news of a child that failed, and raise its error if there is one.
+
+        Raises
+        ------
+        Failure
+            As :meth:`until`.
+        """
+        end = time.monotonic() + _SETTLE_S
+        while time.monotonic() < end:
+            if any(child.error is not None for child in self._all):
+                raise self._root_cause()
+            self._handle(_POLL_S)
+
     def result(self, child: Child, *, limit_s: float) -> Event:
         """Wait for the end of a child and return its document."""
         self.until(lambda: child.ended, limit_s=limit_s, what=f"the {child.name} process")

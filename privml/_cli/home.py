@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from privml._cli.inputs import Question
 from privml.protocols.cipherprune.thresholds import Thresholds
+from privml.protocols.mpc.endpoints import connect
 from privml.protocols.mpc.plan import Plan
+from privml.protocols.mpc.runtime import ClientRun
 from privml.storage.publish import atomic_write
 from privml.transport.identity import Identity
 
@@ -32,12 +35,15 @@ class Home:
         self._thresholds = path / "thresholds"
         self._used: Words = ["--used", path / "used"]
 
-    def write(self, plan: Plan, asked: Question, thresholds: Thresholds | None = None) -> None:
+    def write(
+        self, plan: Plan, *, asked: Question | None = None, thresholds: Thresholds | None = None
+    ) -> None:
         """Put down the plan, for all, and the secrets of client and server, each for one."""
         plan.save(self._plan)
         if thresholds is not None:
             thresholds.save(self._thresholds)
-        atomic_write(self._question, asked.to_json())
+        if asked is not None:
+            atomic_write(self._question, asked.to_json())
 
     def serve(self, model: str, *, runs: int, thresholds: bool = False) -> Words:
         """Return the server's command line; it reads the plan from stdin, once it is dealt."""
@@ -57,6 +63,14 @@ class Home:
                 "--question", self._question, "--peer", f"127.0.0.1:{port}",
                 "--cache", self.path / "cache", *self._tls("client", "server"),
                 *self._used]  # fmt: skip
+
+    def connect(self, plan: Plan, port: int) -> AbstractContextManager[ClientRun]:
+        """Open one run of a client in this process."""
+        return connect(
+            plan=plan, pool=self._pools["client"], peer=f"127.0.0.1:{port}",
+            identity=self._identities["client"], pin=self._identities["server"].fingerprint,
+            cache=self.path / "cache", used=self.path / "used",
+        )  # fmt: skip
 
     def _tls(self, mine: str, other: str) -> Words:
         return ["--identity", self.path / f"{mine}-identity" / mine,

@@ -38,7 +38,8 @@ STEP = 8
 #: Tokens that one run embeds; longer batches take several runs, so that memory stays bounded.
 RUN_TOKENS = 256
 _CLEAR_ROWS = 32
-_START_S, _WORK_S = 300.0, 3600.0
+#: Seconds that a process may take to start, and for its work.
+START_S, WORK_S = 300.0, 3600.0
 
 
 @dataclass(frozen=True)
@@ -116,27 +117,27 @@ def work(
     clock = Clock()
     job = _read(out, asked, model, n, prune, rows)
     clock.lap("load")
-    hear = _Listener(out).hear
-    with _private_directory() as folder, Children(hear, private=folder) as children:
+    hear = Listener(out).hear
+    with private_directory() as folder, Children(hear, private=folder) as children:
         home = Home(folder)
         learned = None if job.prune is None else job.prune.thresholds
         command = home.serve(model, runs=job.runs, thresholds=learned is not None)
         server = children.start("server", command, stdin=True)
         plan = _plan(out, job, embedding)
         clock.lap("plan")
-        _check_room(folder, plan, job.runs)
+        check_room(folder, plan, job.runs)
         if plan_shown:
             out.detail(facts("plan", plan_rows(plan.summary())))
-        home.write(plan, job.asked, learned)
+        home.write(plan, asked=job.asked, thresholds=learned)
         dealer = children.start("dealer", home.deal(runs=job.runs))
         clear = _clear(job)
-        dealt = children.result(dealer, limit_s=_WORK_S)
+        dealt = children.result(dealer, limit_s=WORK_S)
         clock.lap("deal")
-        port = _listening(children, server, plan)
+        port = listening(children, server, plan)
         clock.lap("server_ready")
         client = children.start("client", home.query(port))
-        got = children.result(client, limit_s=_WORK_S)
-        served = children.result(server, limit_s=_START_S)
+        got = children.result(client, limit_s=WORK_S)
+        served = children.result(server, limit_s=START_S)
         clock.lap("query")
     clear_answers = classify.decide(plan, job.asked, clear)
     return combine(plan, job.runs, got, served, dealt, clear_answers, clock.laps)
@@ -157,11 +158,17 @@ class Clock:
         self._last = now
 
 
-class _Listener:
-    """Turns what the children report into progress and notes."""
+class Listener:
+    """Turns what the children report into progress and notes.
 
-    def __init__(self, out: Output) -> None:
-        self._out = out
+    Parameters
+    ----------
+    announce
+        Say where the server listens.
+    """
+
+    def __init__(self, out: Output, *, announce: bool = True) -> None:
+        self._out, self._announce = out, announce
 
     def hear(self, child: Child, event: Event) -> None:
         """Take one event."""
@@ -170,13 +177,14 @@ class _Listener:
                 self._out.progress(f"{child.name}: {event['stage']}", float(event["fraction"]))
         elif event.get("kind") == "listening":
             child.port = int(event["port"])
-            self._out.note(f"server: {event['text']}")
+            if self._announce:
+                self._out.note(f"server: {event['text']}")
         elif event.get("kind") == "failed":
             self._out.note(f"server: {event['text']}")
 
 
 @contextmanager
-def _private_directory() -> Iterator[Path]:
+def private_directory() -> Iterator[Path]:
     """Yield a directory with mode 0700 that is removed at the end, whatever happens.
 
     If this process is killed, its children remove it; if none is left, the next start does.
@@ -226,7 +234,7 @@ def _clear(job: Job) -> NDArray[np.float64]:
     return np.concatenate(parts).astype(np.float64)
 
 
-def _check_room(folder: Path, plan: Plan, runs: int) -> None:
+def check_room(folder: Path, plan: Plan, runs: int) -> None:
     """Refuse before anything is dealt if the correlations do not fit on the disk."""
     need = runs * plan.pool_bytes() + 2 * plan.setup_bytes() + (64 << 20)
     free = fs.free_bytes(folder)
@@ -237,9 +245,10 @@ def _check_room(folder: Path, plan: Plan, runs: int) -> None:
         )
 
 
-def _listening(children: Children, server: Child, plan: Plan) -> int:
+def listening(children: Children, server: Child, plan: Plan) -> int:
+    """Give the server its plan and return the port that it listens on."""
     server.feed(plan.to_json())
-    children.until(lambda: server.port is not None, limit_s=_START_S, what="starting the server")
+    children.until(lambda: server.port is not None, limit_s=START_S, what="starting the server")
     if server.port is None:
         raise AssertionError("internal error in privml: a server without a port")
     return server.port

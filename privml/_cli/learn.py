@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privml._cli.output import Output, UsageError
+from privml._cli.rows import read_rows
 from privml._cli.tables import facts
 from privml.errors import ParameterError
 from privml.storage import fs
@@ -40,6 +43,7 @@ class Options:
     tuning_epochs: int | None
     first_epochs: int | None
     seed: int
+    header: bool | None
     resume: bool
     force: bool
 
@@ -48,24 +52,38 @@ def run(out: Output, asked: Options) -> None:
     """Learn, write model, thresholds and report, and show what they do."""
     _check_folder(asked)
     out.progress(f"loading {asked.model}", 0.0)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: no spinning on busy cores
     from privml.backbones.saving import save_encoder
-    from privml.protocols.cipherprune.learning import TaskData, learn_thresholds
+    from privml.protocols.cipherprune.learning import learn_thresholds
 
     model = _classifier(asked)
     classes = model.config.labels
-    data = TaskData.from_tsv(asked.data, classes=classes)
-    held = None if asked.held is None else TaskData.from_tsv(asked.held, classes=classes)
-    model = _tuned(out, asked, model, data)
-    learned = learn_thresholds(
-        model, data, validation=held, options=_learning(asked),
-        checkpoint_dir=asked.out / CHECKPOINT, progress=out.progress,
-    )  # fmt: skip
+    data = read_rows(asked.data, classes, asked.header)
+    held = None if asked.held is None else read_rows(asked.held, classes, asked.header)
+    with _noted(out):
+        model = _tuned(out, asked, model, data)
+        learned = learn_thresholds(
+            model, data, validation=held, options=_learning(asked),
+            checkpoint_dir=asked.out / CHECKPOINT, progress=out.progress,
+        )  # fmt: skip
     save_encoder(learned.model, asked.out / MODEL, replace=asked.force)
     learned.thresholds.save(asked.out / THRESHOLDS, replace=asked.force)
     text = json.dumps(learned.report, indent=1).encode()
     atomic_write(asked.out / REPORT, text + b"\n", replace=True)
     fs.remove_tree(asked.out / CHECKPOINT)
     _show(out, asked, learned)
+
+
+@contextmanager
+def _noted(out: Output) -> Iterator[None]:
+    """Say warnings of learning as notes, one line each."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        finally:
+            for one in found:
+                out.note(f"warning: {one.message}")
 
 
 def _check_folder(asked: Options) -> None:
@@ -118,7 +136,10 @@ def _tuned(out: Output, asked: Options, model: Encoder, data: TaskData) -> Encod
     recipe = FINE_TUNING
     if asked.first_epochs is not None:
         recipe = replace(recipe, epochs=asked.first_epochs)
-    tuned = fine_tune(model, data, recipe=recipe, seed=asked.seed, progress=out.progress)
+    tuned = fine_tune(
+        model, data, recipe=recipe, seed=asked.seed, progress=out.progress,
+        checkpoint_dir=asked.out / CHECKPOINT / TUNED,
+    )  # fmt: skip
     save_encoder(tuned, folder, replace=True)
     return load_encoder(folder)
 

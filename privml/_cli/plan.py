@@ -7,12 +7,11 @@ from pathlib import Path
 from privml._cli.machine import memory_bytes
 from privml._cli.output import Output, UsageError
 from privml._cli.pruning import Options, expected, expected_rows
-from privml._cli.tables import facts, megabytes, plan_rows
-from privml.errors import Corrupt
-from privml.protocols.mpc.plan import MAX_PLAN_BYTES, Plan
+from privml._cli.tables import at_most, facts, megabytes, plan_rows
+from privml.errors import Corrupt, MalformedMessage
+from privml.protocols.mpc.plan import Plan
 from privml.protocols.mpc.spec import EmbeddingMode
 from privml.storage import fs
-from privml.storage.files import read_file
 
 
 def run(
@@ -33,6 +32,7 @@ def run(
     spec = Spec(embedding=embedding, prune=pruning)
     plan = PrivateModel(encoder, spec).plan(n=n, rows=rows, source=source)
     summary, typical = plan.summary(), expected(plan, prune)
+    summary["price"] = "largest" if at_most(summary) else "exact"
     if typical is not None:
         summary["expected"] = typical
     if path is not None:
@@ -41,9 +41,8 @@ def run(
     if out.mode.quiet:
         out.show(str(summary["digest"]))
         return
-    out.show(
-        facts("plan", [*plan_rows(summary), *expected_rows(typical), ("digest", summary["digest"])])
-    )
+    price = expected_rows(typical, plan)
+    out.show(facts("plan", [*plan_rows(summary), *price, ("digest", summary["digest"])]))
     _warn(out, plan)
     if path is not None:
         out.note(f"plan written to {path}; it is public, give it to both parties and the dealer")
@@ -52,7 +51,7 @@ def run(
 def _save(plan: Plan, path: Path, *, force: bool) -> None:
     """Write the plan; another one at the path stays unless ``force``."""
     exists = fs.exists(path)
-    same = exists and _content(path) == plan.to_json()
+    same = exists and _holds(path, plan)
     if exists and not same and not force:
         raise UsageError(
             f"{path} holds something else, and pools may have been dealt for it; choose another "
@@ -62,11 +61,12 @@ def _save(plan: Plan, path: Path, *, force: bool) -> None:
         plan.save(path)
 
 
-def _content(path: Path) -> bytes:
+def _holds(path: Path, plan: Plan) -> bool:
+    """Return whether the file is this plan; the name of the model's directory is no part of it."""
     try:
-        return read_file(path, limit=MAX_PLAN_BYTES)
-    except Corrupt:  # larger than any plan
-        return b""
+        return Plan.load(path).digest == plan.digest
+    except (Corrupt, MalformedMessage):
+        return False
 
 
 def _warn(out: Output, plan: Plan) -> None:

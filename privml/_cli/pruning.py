@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REPORT = "report.json"
 #: Share of its tokens that a layer keeps when nothing was learned.
 KEEP = 0.75
+#: Who says what is kept where every run keeps the same.
+SCHEDULE = "the schedule"
 _MAX_REPORT = 16 << 20
 Pairs = tuple[tuple[int, int], ...]
 
@@ -153,14 +155,21 @@ def expected(plan: Plan, options: Options) -> dict[str, Any] | None:
         top = prune.bucket(length, limit=plan.length)
     for kept, high in pairs:
         before = min(kept, before)
-        counts.append(_shown(prune, before, min(high, before), top))
+        counts.append(shown(prune, before, min(high, before), top))
     return {"source": source, "length": top, "kept": counts, **_price(plan, top, counts)}
 
 
-def expected_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the expected cost as rows of a table; nothing if nobody says it."""
-    if found is None:
+def expected_rows(found: Mapping[str, Any] | None, plan: Plan) -> list[tuple[str, str]]:
+    """Return the expected cost as rows of a table; without one, how to get it."""
+    if plan.spec.prune is None:
         return []
+    if found is None:
+        pairs = even_schedule(plan.length, plan.config.layers, keep=KEEP)
+        like = ",".join(str(kept) for kept, _ in ((plan.length, 0), *pairs))
+        return [("expected", f"less, by what a text keeps: price one with --expect {like}")]
+    if found["source"] == SCHEDULE:
+        shape = tokens(found["length"], found["kept"])
+        return [("tokens", f"{shape}, by {SCHEDULE}; every run costs what is said above")]
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in found["predicted_s"].items())
     moved = both_ways(found["online_mb_client_to_server"], found["online_mb_server_to_client"])
     return [
@@ -184,7 +193,7 @@ def _expectation(plan: Plan, options: Options) -> tuple[int, Pairs, str]:
     if prune is not None and prune.reveal == "schedule":
         if options.expect:
             raise UsageError("a schedule fixes the tokens of every layer; leave --expect out")
-        return plan.length, prune.schedule, "the schedule"
+        return plan.length, prune.schedule, SCHEDULE
     if options.expect:
         pairs, source = _pairs("--expect", options.expect), "--expect"
     else:
@@ -194,7 +203,7 @@ def _expectation(plan: Plan, options: Options) -> tuple[int, Pairs, str]:
     return plan.length, pairs, source
 
 
-def _shown(prune: PruneSpec, kept: int, high: int, top: int) -> tuple[int, int]:
+def shown(prune: PruneSpec, kept: int, high: int, top: int) -> tuple[int, int]:
     """Return what a run opens of a pair of counts."""
     if not prune.reduce:
         high = kept

@@ -7,7 +7,7 @@ from typing import Any
 
 from privml._cli import bill
 from privml._cli.output import Output
-from privml._cli.tables import answers, at_most, facts, megabytes
+from privml._cli.tables import KEEPS_ALL, answers, at_most, facts, megabytes
 from privml.backbones.zero_shot import Verdict
 from privml.protocols.mpc.plan import Plan
 
@@ -63,9 +63,9 @@ def show(out: Output, found: Document) -> None:
     )
     plan, runs = found["plan"], cost["client"]["runs"]
     largest = at_most(plan)
-    planned = (
-        f"{largest}{runs * plan['predicted_s']['loopback']:.1f} s, {runs * plan['flights']} flights"
-    )
+    planned = f"{runs * plan['predicted_s']['loopback']:.1f} s, {runs * plan['flights']} flights"
+    if largest:
+        planned = f"{largest}{planned}; {KEEPS_ALL} costs that, and pools are dealt for it"
     dealt = f"{megabytes(cost['dealer_mb'])} in {cost['dealer_s']:.2f} s"
     out.show(answers(results, compare=True))
     out.detail(

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 _SHOWN = 160
+#: When a pruned run costs as much as its plan says; pools are dealt for it.
+KEEPS_ALL = "a text that keeps every token"
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
@@ -31,14 +33,15 @@ def plan_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a plan promises, as rows of :func:`facts`."""
     seconds, top = summary["predicted_s"], at_most(summary)
     up, down = summary["online_mb_client_to_server"], summary["online_mb_server_to_client"]
-    moved = both_ways(up, down)
+    moved, if_all = both_ways(up, down), f", reached by {KEEPS_ALL}" if top else ""
     dealt = f"{megabytes(summary['offline_mb_per_run'])} per run in the client's pool"
+    dealt += f", enough for {KEEPS_ALL}" if top else ""
     once = set_up(summary["setup_mb_per_pool"], summary["setup_mb_per_model"])
     server, client = (megabytes(summary[f"memory_mb_{who}"]) for who in ("server", "client"))
     return [
         ("model", str(summary["model"])),
         ("batch", f"{count(summary['rows'], 'row')} of {summary['length']} tokens, padded; public"),
-        ("on line", f"{top}{summary['flights']} flights, {moved}"),
+        ("on line", f"{top}{summary['flights']} flights, {moved}{if_all}"),
         ("off line", f"{dealt}; the server's pool holds seeds only"),
         ("set-up", f"{once}, from the server"),
         ("predicted", top + ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),

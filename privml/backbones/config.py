@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -42,7 +42,8 @@ class EncoderConfig:
     Parameters
     ----------
     name
-        Short name shown to people, 1 to 128 printable characters.
+        Short name shown to people, 1 to 128 printable characters. It is the directory's, so it
+        does not count in comparisons and :meth:`identity`: a copy elsewhere is the same model.
     layers, hidden, heads, ffn
         Number of layers, width d, attention heads (dividing d) and width of the feed-forward part.
     vocab, max_positions, type_vocab
@@ -76,7 +77,7 @@ class EncoderConfig:
         Listing every field that is out of range.
     """
 
-    name: str
+    name: str = field(compare=False)
     layers: int
     hidden: int
     heads: int
@@ -128,6 +129,10 @@ class EncoderConfig:
     def digest(self) -> HexDigest:
         """Return the SHA-256 digest of the canonical JSON."""
         return sha256(self.to_json())
+
+    def identity(self) -> HexDigest:
+        """Return the digest without the name: equal exactly if the configurations are."""
+        return replace(self, name="any").digest()
 
     @classmethod
     def from_json(cls, data: bytes) -> EncoderConfig:

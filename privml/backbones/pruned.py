@@ -19,7 +19,7 @@ A row that was pruned is still carried along here, and influences nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -111,23 +111,59 @@ def pruned_forward(
         encoder.config, batch, (theta, beta), reference, shortest, reduce, masks, widths, schedule
     )
     see = observe or _ignore
-    x = encoder._embed(batch, see)  # (B, n, d)
-    state = rule.start(x.device)
-    states, scores = [state], []
-    for index in range(encoder.config.layers):
-        layer = encoder._layer(f"layer{index}")
-        context, raw = _attend(layer, x, state, see)  # (B, n, d), (B, n)
-        if index < encoder.config.layers - 1:
-            state = rule.decide(state, raw, index)
-            states.append(state)
-            scores.append(raw)
-        x = _finish(layer, x, context, state.high, see)  # (B, n, d)
+    states, scores = [], []
+    layers = _layers(encoder, batch, rule, see)
+    while True:
+        try:
+            state, raw = next(layers)
+        except StopIteration as end:
+            state, x = end.value
+            break
+        states.append(state)
+        scores.append(raw)
+    states.append(state)
     return PrunedOutput(
         _head(encoder, x, states, see),
         torch.stack([s.mask for s in states]),
         torch.stack([s.high for s in states]),
         torch.stack(scores) if scores else x.new_zeros((0, *state.mask.shape)),
     )
+
+
+def layer_scores(
+    encoder: Encoder, batch: Encoded, theta: Sequence[float], beta: Sequence[float], *,
+    reference: int = 128, shortest: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
+    """Yield what each layer but the last starts with and its scores, with hard masks.
+
+    Thresholds of a layer are read when the next layer's scores are asked for, so they may be
+    chosen in between, from the scores of many batches.
+
+    Yields
+    ------
+    tuple
+        Rows that are there, ``(B, n)`` bool, and raw scores, ``(B, n)``.
+    """
+    widths = [1.0] * (encoder.config.layers - 1)
+    rule = Rule(encoder.config, batch, (theta, beta), reference, shortest, True, "hard", widths)
+    for state, raw in _layers(encoder, batch, rule, _ignore):
+        yield state.mask, raw
+
+
+def _layers(
+    encoder: Encoder, batch: Encoded, rule: Rule, see: Observer
+) -> Generator[tuple[State, Tensor], None, tuple[State, Tensor]]:
+    """Yield state and raw scores of each layer but the last; return the last state and output."""
+    x = encoder._embed(batch, see)  # (B, n, d)
+    state = rule.start(x.device)
+    for index in range(encoder.config.layers):
+        layer = encoder._layer(f"layer{index}")
+        context, raw = _attend(layer, x, state, see)  # (B, n, d), (B, n)
+        if index < encoder.config.layers - 1:
+            yield state, raw
+            state = rule.decide(state, raw, index)
+        x = _finish(layer, x, context, state.high, see)  # (B, n, d)
+    return state, x
 
 
 def _attend(layer: LayerBlock, x: Tensor, state: State, see: Observer) -> tuple[Tensor, Tensor]:

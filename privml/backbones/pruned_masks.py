@@ -85,7 +85,7 @@ class Rule:
     reduce: bool
     masks: Masks
     widths: Sequence[float]
-    schedule: Schedule | None
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         expected = self.config.layers - 1

@@ -105,11 +105,11 @@ class PublicPart:
         return save(tensors, metadata={_KEY: self.config.to_json().decode()})
 
     def digest(self) -> HexDigest:
-        """Return a digest of the content, not of the bytes: equal parts have equal digests."""
+        """Return a digest of the content, not of bytes or name: equal parts have equal digests."""
         entries = [asdict(tensor_digest(name, self.tables[name])) for name in sorted(self.tables)]
         text = None if self.tokenizer is None else sha256(self.tokenizer.to_json())
         return sha256(
-            canonical_json({"config": self.config.digest(), "tokenizer": text, "tables": entries})
+            canonical_json({"config": self.config.identity(), "tokenizer": text, "tables": entries})
         )
 
     @classmethod

@@ -229,7 +229,7 @@ def model_digest(model: Digestible) -> HexDigest:
     """
     return sha256(
         canonical_json({
-            "config": replace(model.config, name="any").digest(),
+            "config": model.config.identity(),
             "tensors": {tensor.name: tensor.sha256 for tensor in model.manifest().tensors},
         })
     )  # fmt: skip

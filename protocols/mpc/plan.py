@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,12 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the plan and every constant of its steps, 64 hex digits."""
-        h = hashlib.sha256(self.to_json())
+        """SHA-256 over the plan and every constant of its steps, 64 hex digits.
+
+        The name of the model's directory is left out: a copy elsewhere has the same plan.
+        """
+        nameless = replace(self, config=replace(self.config, name="any"))
+        h = hashlib.sha256(nameless.to_json())
         for step in self.steps:
             h.update(repr(step.primitive).encode() + b"\n" + step.primitive.constants())
         return h.hexdigest()

@@ -258,11 +258,39 @@ def test_plot_and_numbers_are_written_together(load, tmp_path, data) -> None:
     pytest.importorskip("matplotlib")
     pareto = load("cipherprune_pareto")
     points = [Point("30 %", 0.92, 0.5, 60.0), Point("no pruning", 0.93, 3.0, 300.0, True)]
-    assert pareto.write(tmp_path, points, data) == tuple(points)
-    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    groups = pareto.groups_of(data, int(np.sort(data.lengths)[0]), 2)
+    plots = [pareto.Plot(group, points) for group in groups]
+    assert pareto.write(tmp_path, plots, data) == [tuple(points)] * 2
     document = json.loads((tmp_path / "pareto.json").read_text("utf-8"))
-    assert [p["label"] for p in document["points"]] == ["30 %", "no pruning"]
-    assert "dealer" in document["title"]
+    assert [plot["plot"] for plot in document["plots"]] == ["pareto.png", "pareto_long.png"]
+    for plot in document["plots"]:
+        assert (tmp_path / plot["plot"]).read_bytes().startswith(b"\x89PNG")
+        assert [p["label"] for p in plot["points"]] == ["30 %", "no pruning"]
+        assert "dealer" in plot["title"]
+
+
+def test_sentences_are_grouped_by_whether_they_are_pruned(load, data) -> None:
+    pareto = load("cipherprune_pareto")
+    shortest = int(np.sort(data.lengths)[0])
+    every, longer = pareto.groups_of(data, shortest, 2)
+    assert every.rows.tolist() == list(range(len(data)))
+    assert (data.lengths[longer.rows] > shortest).all()
+    assert set(longer.measured.tolist()) <= set(longer.rows.tolist())
+    assert len(pareto.groups_of(data, 0, 2)) == len(pareto.groups_of(data, 10**6, 2)) == 1
+
+
+def test_points_are_means_over_their_sentences(load) -> None:
+    pareto, product = load("cipherprune_pareto"), load("product")
+    found = {
+        row: {name: [measured(product, s * (row + 1), b)] * 3
+              for name, s, b in (("0.5", 1.0, 10**6), ("padded", 4.0, 9 * 10**6))}
+        for row in (0, 1, 2)
+    }  # fmt: skip
+    points = pareto.points_of(found, np.array([0, 2]), {"padded": 0.9, "0.5": 0.8}, n=64)
+    assert [p.label for p in points] == ["no pruning, 64 positions", "0.5"]
+    assert [p.reference for p in points] == [True, False]
+    assert [p.seconds for p in points] == pytest.approx([8.0, 2.0])
+    assert [p.megabytes for p in points] == pytest.approx([9.0, 1.0])
 
 
 def test_inputs_are_named_by_path(load, tmp_path) -> None:

@@ -131,16 +131,34 @@ def test_lying_header_lengths_are_refused(size: int) -> None:
 
 def test_every_header_bit_flip_is_refused_or_harmless() -> None:
     (size,) = struct.unpack("<Q", PRIVATE[:8])
-    good = PublicPart.from_bytes(PRIVATE).digest()
-    harmless = 0
+    good = PublicPart.from_bytes(PRIVATE)
+    renamed = blank = 0
     for at in range(8 * (8 + size)):
         blob = bytearray(PRIVATE)
         blob[at // 8] ^= 1 << at % 8
         try:
-            harmless += PublicPart.from_bytes(bytes(blob)).digest() == good
+            found = PublicPart.from_bytes(bytes(blob))
         except MalformedMessage:
             continue
-    assert harmless < 8 * 8  # white space at the end of the header, the name in the configuration
+        if found.digest() == good.digest():
+            assert found.config == good.config
+            renamed += found.config.name != good.config.name
+            blank += found.config.name == good.config.name
+    assert blank < 8  # white space at the end of the header
+    assert renamed <= 8 * len(good.config.name)
+
+
+def test_the_name_is_no_part_of_the_identity() -> None:
+    part = PublicPart.from_bytes(BLOB)
+    other = dataclasses.replace(part, config=dataclasses.replace(part.config, name="elsewhere"))
+    assert other.config == part.config
+    assert other.config.digest() != part.config.digest()
+    assert other.config.identity() == part.config.identity()
+    assert other.digest() == part.digest()
+    assert PublicPart.from_bytes(other.to_bytes()).config.name == "elsewhere"
+    longer = dataclasses.replace(part.config, ffn=16)
+    assert longer != part.config
+    assert longer.identity() != part.config.identity()
 
 
 @pytest.mark.parametrize(

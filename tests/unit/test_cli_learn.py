@@ -14,7 +14,8 @@ from privml.protocols.cipherprune import PruneSpec, Thresholds
 from privml.protocols.cipherprune.learning import loop
 from privml.testing.checkpoints import write_checkpoint
 
-SHORT = ("--epochs", 1, "--tuning-epochs", 1, "--first-epochs", 1, "--budget", 0.6)
+SHORT = ("--epochs", 1, "--tuning-epochs", 1, "--first-epochs", 1, "--budget", 0.6,
+         "--shortest", 0)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ def test_from_labelled_texts_to_a_pruned_model(
     assert model.config.labels == ("neg", "pos")
     thresholds.require(model)
     assert PruneSpec(thresholds).reveal == "bucket"
+    assert "1 step(s) of the optimiser" in err  # a tiny file hardly moves the weights
     report = json.loads((folder / "report.json").read_text())
     assert report == found["report"]
     assert report["options"]["budget"] == 0.6
@@ -79,10 +81,10 @@ def test_a_stopped_run_goes_on_if_asked(
     asked = ("--data", data, "--model", bare, "--labels", "neg,pos", "--out", folder, *SHORT)
     step = loop.Loop._step
 
-    def stop(self: loop.Loop, which: object, done: float) -> None:
+    def stop(self: loop.Loop, which: object, at: int, total: int) -> None:
         if self.stage == "hard masks":
             raise KeyboardInterrupt
-        step(self, which, done)
+        step(self, which, at, total)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_step", stop)

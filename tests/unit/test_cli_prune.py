@@ -63,9 +63,12 @@ def test_a_pruned_plan_says_that_its_price_is_the_largest(
     assert "predicted at most loopback" in said
     assert "| reveal=bucket" in said
     assert "bucket of the length of the text" in said
-    assert "expected" not in said
+    assert said.count("a text that keeps every token") == 2  # on line, off line
+    assert "expected less, by what a text keeps: price one with --expect 24,18,14" in said
     code, out, _ = call(capsys, "plan", "--model", tiny, "--n", 24)
     assert "at most" not in out
+    assert "expected" not in out
+    assert "keeps every token" not in out
     assert "reveal=" not in out
 
 
@@ -76,6 +79,7 @@ def test_expected_tokens_give_a_smaller_price(
     found = planned(capsys, *options, "--expect", "20,9/3,5/2")
     typical = found["expected"]
     assert (typical["length"], typical["kept"]) == (24, [[16, 4], [8, 2]])  # bucket ends
+    assert found["price"] == "largest"
     assert typical["flights"] <= found["flights"]
     assert typical["online_mb_client_to_server"] < found["online_mb_client_to_server"]
     assert typical["predicted_s"]["lan"] < found["predicted_s"]["lan"]
@@ -117,8 +121,10 @@ def test_a_schedule_is_exact_and_opens_nothing(
     assert "reveal=schedule" in said
     assert "nothing of the text, its length or the result" in said
     assert "24 tokens, after the layers 12, 8, of which exact 6, 4, by the schedule" in said
+    assert "every run costs what is said above" in said
     found = planned(capsys, *options[1:])
     assert found["expected"]["flights"] == found["flights"]
+    assert found["price"] == "exact"
 
 
 WRONG = [

@@ -92,6 +92,33 @@ def calibrate_thresholds(
     return found.bound_to(encoder)
 
 
+def kept_tokens(
+    encoder: Encoder, thresholds: Thresholds, texts: Sequence[str]
+) -> tuple[tuple[float, float], ...]:
+    """Return the mean number of tokens each layer starts with, and of high importance among them.
+
+    Computed in the clear with hard masks; the first pair is the length of the texts. Cost: one
+    pass over the texts.
+
+    Raises
+    ------
+    UnsupportedError
+        The model has no tokenizer.
+    """
+    if encoder.tokenizer is None:
+        raise UnsupportedError("counting tokens needs a model with a tokenizer")
+    total = torch.zeros(encoder.config.layers, 2, dtype=torch.float64)
+    with torch.no_grad():
+        for batch in _batches(encoder, texts):
+            out = pruned_forward(
+                encoder, batch, thresholds.theta, thresholds.beta,
+                reference=thresholds.reference, shortest=thresholds.shortest,
+            )  # fmt: skip
+            total[:, 0] += out.kept.sum(dim=(1, 2))
+            total[:, 1] += (out.kept & out.high).sum(dim=(1, 2))
+    return tuple((float(kept), float(high)) for kept, high in total / len(texts))
+
+
 def _batches(encoder: Encoder, texts: Sequence[str]) -> Iterator[Encoded]:
     """Tokenise, texts of like length together."""
     tokenizer = encoder.tokenizer

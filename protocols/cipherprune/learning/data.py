@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privml.backbones.batch import Encoded
+from privml.backbones.digests import sha256
 from privml.backbones.encoder import Encoder
 from privml.errors import Corrupt, ParameterError, UnsupportedError
 from privml.rng import ScienceSeed
@@ -17,6 +19,11 @@ from privml.storage.files import read_file
 
 MAX_FILE_BYTES = 256 << 20
 _POOL = 50  # batches that are sorted by length together
+#: Words that name the columns of a file in its first line.
+_TEXT_COLUMN, _CLASS_COLUMN = ("text", "sentence"), ("label", "class")
+_SHOWN = 40
+
+Header = Literal["auto"] | bool
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,47 +55,50 @@ class TaskData:
             raise ParameterError(f"text {empty} of the task data is empty")
 
     @classmethod
-    def from_tsv(cls, path: Path | str, *, classes: Sequence[str] = ()) -> TaskData:
+    def from_tsv(
+        cls, path: Path | str, *, classes: Sequence[str] = (), header: Header = "auto"
+    ) -> TaskData:
         """Read a file with one row per line: text, tab, class.
 
         Parameters
         ----------
         classes
             Names that may stand for class numbers, in the order of the numbers.
+        header
+            Whether line 1 names the columns. ``"auto"``: it does if it is ``text`` or
+            ``sentence``, tab, ``label`` or ``class``, and its last word is none of ``classes``.
 
         Notes
         -----
-        A class is a number from 0 on, or one of ``classes``. A first line whose class is neither
-        is taken for a header. Empty lines and lines with an empty text are left out.
+        A class is a number from 0 on, or one of ``classes``. Empty lines and lines with an empty
+        text are left out.
 
         Raises
         ------
         Corrupt
-            A line has no tab or no known class, or the file is no UTF-8 text.
+            A line has no tab or no known class, named with the fix, or the file is no UTF-8 text.
         ParameterError
-            The file has no rows.
+            The file has no rows, or ``header`` is no choice.
         """
+        if header not in ("auto", True, False):
+            raise ParameterError(f"header = {header!r}: choose True, False or 'auto'")
         data = read_file(path, limit=MAX_FILE_BYTES)
         try:
-            lines = data.decode("utf-8").split("\n")
+            lines = data.decode("utf-8-sig").split("\n")
         except UnicodeDecodeError as error:
             raise Corrupt(f"{path} is not UTF-8 text: {error}") from error
         numbers = {name: number for number, name in enumerate(classes)}
+        first = _first_row(lines[0], numbers, header)
         texts, labels = [], []
-        for at, line in enumerate(lines, 1):
-            text, tab, name = line.rstrip("\r").rpartition("\t")
+        for at, line in enumerate(lines[first:], first + 1):
             if not line.strip():
                 continue
-            number = numbers.get(name.strip(), _number(name))
-            if not tab or number is None:
-                if at == 1 and tab:
-                    continue
-                raise Corrupt(f"{path}, line {at}: expected text, tab and a class")
-            if text.strip():
-                texts.append(text.strip())
+            text, number = _row(line, numbers, where=f"{path}, line {at}")
+            if text:
+                texts.append(text)
                 labels.append(number)
         if not texts:
-            raise ParameterError(f"{path} has no rows")
+            raise ParameterError(f"{path} has no rows; each line is text, tab and a class")
         return cls(tuple(texts), np.array(labels, np.int64))
 
     def __len__(self) -> int:
@@ -140,6 +150,12 @@ class Rows:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row."""
         return np.array([len(row) for row in self.ids], np.int64)
+
+    def digest(self) -> str:
+        """Return the digest of ids and labels."""
+        lengths = self.lengths.astype("<i8").tobytes()
+        ids = np.concatenate(self.ids).astype("<i8").tobytes()
+        return sha256(lengths + ids + self.labels.astype("<i8").tobytes())
 
     def batch(self, which: NDArray[np.int64]) -> Encoded:
         """Return some rows as one batch, padded to the longest of them."""
@@ -200,6 +216,35 @@ def tokenise(encoder: Encoder, data: TaskData) -> Rows:
         batch = tokenizer.encode(data.texts[at : at + 512], truncate=True)
         ids += [row[mask] for row, mask in zip(batch.ids, batch.mask, strict=True)]
     return Rows(tuple(ids), data.labels, encoder.config.pad_id)
+
+
+def _first_row(line: str, numbers: Mapping[str, int], header: Header) -> int:
+    """Return the number of lines that come before the rows: one with a header, else none."""
+    if header != "auto":
+        return int(header)
+    text, _, name = line.rpartition("\t")
+    named = text.strip().lower() in _TEXT_COLUMN and name.strip().lower() in _CLASS_COLUMN
+    return int(named and name.strip() not in numbers)
+
+
+def _row(line: str, numbers: Mapping[str, int], *, where: str) -> tuple[str, int]:
+    """Read one line; ``where`` names it in errors."""
+    text, tab, name = line.rpartition("\t")
+    name = name.strip()
+    if not tab:
+        raise Corrupt(f"{where}: there is no tab; write the text, a tab and its class")
+    number = numbers.get(name, _number(name))
+    if number is not None:
+        return text.strip(), number
+    known = f"or one of {', '.join(numbers)}" if numbers else "or give the names of the classes"
+    skip = "; pass header=True if the line names the columns" if where.endswith(" line 1") else ""
+    raise Corrupt(
+        f"{where}: the class {_cut(name)!r} is unknown; write a number from 0 on, {known}{skip}"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _number(text: str) -> int | None:

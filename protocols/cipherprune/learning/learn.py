@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from privml.backbones.digests import canonical_json, sha256
+from privml.backbones.digests import Json, canonical_json, sha256
 from privml.backbones.encoder import Encoder
 from privml.errors import ParameterError, UnsupportedError
 from privml.protocols.cipherprune.learning import checkpoint
@@ -26,9 +26,16 @@ from privml.protocols.cipherprune.learning.loop import (
     Store,
     load_weights,
     save_weights,
+    store_precision,
 )
-from privml.protocols.cipherprune.learning.machine import Fixed, Precision, choose, products
-from privml.protocols.cipherprune.learning.masks import Levels, SoftThresholds, meet
+from privml.protocols.cipherprune.learning.machine import Fixed, Precision, products
+from privml.protocols.cipherprune.learning.masks import (
+    Levels,
+    SoftThresholds,
+    meet,
+    soft_profile,
+    thresholds_of,
+)
 from privml.protocols.cipherprune.learning.objectives import (
     HardObjective,
     SoftObjective,
@@ -37,7 +44,7 @@ from privml.protocols.cipherprune.learning.objectives import (
     seen_by_head,
 )
 from privml.protocols.cipherprune.learning.options import Options
-from privml.protocols.cipherprune.learning.start import fitted, profile, spreads
+from privml.protocols.cipherprune.learning.start import fitted, profile, spreads, towards
 from privml.protocols.cipherprune.thresholds import Thresholds, model_digest
 from privml.rng import ScienceSeed
 
@@ -67,7 +74,7 @@ def learn_thresholds(
     data: TaskData,
     *,
     validation: TaskData | None = None,
-    budget: float = 0.4,
+    budget: float = 0.55,
     reduce: bool = True,
     options: Options | None = None,
     checkpoint_dir: Path | str | None = None,
@@ -78,9 +85,10 @@ def learn_thresholds(
     """Learn pruning and reduction thresholds of a classifier, and tune its weights to them.
 
     Stage 1 trains weights and thresholds with soft masks under a price on tokens that rises until
-    the budget is met. Then the thresholds are frozen on the ring's grid, scaled so that hard masks
-    meet the budget on training rows, and stage 2 tunes the weights under hard masks. Both stages
-    run the approximations that an encrypted run computes.
+    the budget is met. Then hard thresholds on the ring's grid are fitted, layer by layer, to the
+    share of tokens that the soft ones keep, stretched to the budget; frozen, they are what stage 2
+    tunes the weights to, with hard masks. Both stages run the approximations that an encrypted run
+    computes.
 
     Parameters
     ----------
@@ -128,9 +136,7 @@ def learn_thresholds(
         raise UnsupportedError("pruning needs a model of two layers or more")
     train, held = _split(data, validation, chosen.seed)
     rows = tokenise(model, train)
-    run = _Run(
-        model, rows, tokenise(model, held), chosen, choose(precision), progress or _silent,
-    )  # fmt: skip
+    run = _Run(model, rows, tokenise(model, held), chosen, precision, progress or _silent)
     store = None
     if checkpoint_dir is not None:
         store = Store(Path(checkpoint_dir), run.digest(), checkpoint_seconds)
@@ -145,8 +151,9 @@ class _Run:
     rows: Rows
     held: Rows
     options: Options
-    precision: Fixed
+    asked: Precision
     progress: Progress
+    precision: Fixed = "float32"
 
     def __post_init__(self) -> None:
         self.seed = ScienceSeed(self.options.seed).child("cipherprune", "learn")
@@ -154,7 +161,8 @@ class _Run:
         order = order[self.rows.lengths[order] > self.options.shortest]
         if not len(order):
             raise ParameterError(
-                f"no training text has more than shortest = {self.options.shortest} tokens"
+                f"no training text has more than shortest = {self.options.shortest} tokens, so "
+                "there is nothing to prune; lower shortest"
             )
         which = np.sort(order[: self.options.sample])
         self.sample = Rows(
@@ -172,14 +180,15 @@ class _Run:
         return sha256(
             canonical_json({
                 "model": model_digest(self.teacher), "options": self.options.as_dict(),
-                "rows": _rows_digest(self.rows), "held": _rows_digest(self.held),
-                "precision": self.precision, "torch": torch.__version__,
+                "rows": self.rows.digest(), "held": self.held.digest(),
+                "precision": self.asked, "torch": torch.__version__,
             })
         )  # fmt: skip
 
     def learn(self, store: Store | None) -> Learned:
         """Run what is left to do."""
         start = None if store is None else checkpoint.load(store.folder, run=store.run)
+        self.precision = store_precision(store, start, self.asked)
         student = copied(self.teacher)
         o = self.options
         task = TaskLoss(teacher=self._answers(), weight=o.distil, likeness=o.likeness)
@@ -188,11 +197,10 @@ class _Run:
             start = None
         else:
             thresholds = _stored(start, self.teacher.config.heads, self.options)
-            if store is not None:
-                store.fixed = dict(_fixed(thresholds))
-        if store is not None and start is None:
-            store.fixed = dict(_fixed(thresholds))
-            save_weights(store, student, stage="hard masks")
+        if store is not None:
+            store.fixed |= _fixed(thresholds)
+            if start is None:
+                save_weights(store, student, stage="hard masks")
         self._hard(student, task, thresholds, store, start)
         thresholds = self._met(student, thresholds, stage="meeting the budget")
         thresholds = thresholds.bound_to(student)
@@ -207,8 +215,7 @@ class _Run:
         ways = [1 - o.first_drop] * (layers - 1), profile(lengths, layers, o.budget)
         with products(self.precision):
             first, last = (
-                Levels(*fitted(student, self.sample, kept, o.high, reference=o.reference))
-                for kept in ways
+                Levels(*self._fitted(student, kept, [o.high] * (layers - 1))) for kept in ways
             )
         self.progress("scores", 1.0)
         masks = SoftThresholds(
@@ -219,9 +226,28 @@ class _Run:
             o.shortest,
         )  # fmt: skip
         self._loop("soft masks", student, objective, o.soft, store).run(start)
-        found = replace(masks.frozen(student.config.heads), shortest=o.shortest)
+        self.progress("freezing thresholds", 0.0)
         with products(self.precision):
-            return self._met(student, found, stage="freezing thresholds")
+            found = self._frozen(student, masks)
+        self.progress("freezing thresholds", 1.0)
+        return found
+
+    def _frozen(self, student: Encoder, masks: SoftThresholds) -> Thresholds:
+        """Return hard thresholds that keep, layer by layer, what soft ones keep, in the budget."""
+        o = self.options
+        masks.way = 1.0  # also if no step was left to do
+        kept, high = soft_profile(student, self.sample, masks, width=o.widths[1])
+        kept = towards(kept, o.budget, weights=[1.0] * len(kept))
+        high = towards(high, o.high, weights=kept) if o.reduce else [1.0] * len(kept)
+        levels = self._fitted(student, kept, high)
+        theta, beta = ([level / o.reference for level in one] for one in levels)
+        found = thresholds_of(theta, beta, heads=student.config.heads, reference=o.reference)
+        return replace(found, shortest=o.shortest)
+
+    def _fitted(
+        self, student: Encoder, kept: Sequence[float], high: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        return fitted(student, self.sample, kept, high, reference=self.options.reference)
 
     def _hard(
         self, student: Encoder, task: TaskLoss, thresholds: Thresholds, store: Store | None,
@@ -299,13 +325,7 @@ def _split(data: TaskData, validation: TaskData | None, seed: int) -> tuple[Task
     return data.split(max(1, min(2000, len(data) // 20)), seed=seed)
 
 
-def _rows_digest(rows: Rows) -> str:
-    lengths = rows.lengths.astype("<i8").tobytes()
-    ids = np.concatenate(rows.ids).astype("<i8").tobytes()
-    return sha256(lengths + ids + rows.labels.astype("<i8").tobytes())
-
-
-def _fixed(found: Thresholds) -> Mapping[str, list[int]]:
+def _fixed(found: Thresholds) -> dict[str, Json]:
     return {"theta": list(found.raw_theta), "beta": list(found.raw_beta)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ from privml.params import check, outside
 from privml.protocols.cipherprune.learning import checkpoint
 from privml.protocols.cipherprune.learning.checkpoint import Saved
 from privml.protocols.cipherprune.learning.data import Rows
-from privml.protocols.cipherprune.learning.machine import Fixed, products
+from privml.protocols.cipherprune.learning.machine import Fixed, Precision, choose, products
 from privml.rng import ScienceSeed
+
+FEW_STEPS = 10
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and how far it is, 0 to 1. May raise to stop the run."""
@@ -165,28 +168,41 @@ class Loop:
 
         The result depends on seed, data, recipe and number format, on this machine and with this
         number of threads not on whether and where the run was interrupted.
+
+        Warns
+        -----
+        UserWarning
+            There are fewer than ``FEW_STEPS`` steps, which hardly move the weights.
         """
-        recipe = self.recipe
         at = 0 if start is None else self._restore(start)
         per_epoch = len(self._epoch(0))
-        total = recipe.epochs * per_epoch
+        total = self.recipe.epochs * per_epoch
+        if 0 < total < FEW_STEPS:
+            warnings.warn(self._too_few(total), UserWarning, stacklevel=2)
         saved = time.monotonic()
         while at < total:
             epoch, first = divmod(at, per_epoch)
             for which in self._epoch(epoch)[first:]:
                 self.progress(self.stage, at / total)
-                self._step(which, at / total)
+                self._step(which, at, total)
                 at += 1
                 if self.store is not None and time.monotonic() - saved >= self.store.seconds:
                     self._save(self.store, at)
                     saved = time.monotonic()
         self.progress(self.stage, 1.0)
 
+    def _too_few(self, total: int) -> str:
+        return (
+            f"{self.stage}: {len(self.rows)} rows in batches of {self.recipe.batch} make "
+            f"{total} step(s) of the optimiser, which hardly move the weights; give more rows, "
+            "more epochs or smaller batches"
+        )
+
     def _epoch(self, number: int) -> list[NDArray[np.int64]]:
         return self.rows.shuffled(self.recipe.batch, seed=self.seed.child("epoch", number))
 
-    def _step(self, which: NDArray[np.int64], done: float) -> None:
-        rate = self.recipe.rate_at(done)
+    def _step(self, which: NDArray[np.int64], at: int, total: int) -> None:
+        rate, done = self.recipe.rate_at((at + 0.5) / total), at / total
         for group, factor in zip(self.optimiser.param_groups, self.factors, strict=True):
             group["lr"] = rate * factor
         step = Step(
@@ -228,6 +244,15 @@ class Loop:
         if isinstance(numbers, dict):
             self.objective.restore({name: float(value) for name, value in numbers.items()})
         return at
+
+
+def store_precision(store: Store | None, start: Saved | None, asked: Precision) -> Fixed:
+    """Return the number format of a run, that of its checkpoint if there is one; store it."""
+    before = None if start is None else start.state.get("precision")
+    found = choose("bfloat16" if before == "bfloat16" else "float32" if before else asked)
+    if store is not None:
+        store.fixed["precision"] = found
+    return found
 
 
 def load_weights(parameters: Mapping[str, nn.Parameter], start: Saved) -> None:

@@ -15,7 +15,7 @@ from privml.backbones.pruned import PrunedOutput, pruned_forward
 from privml.protocols.cipherprune.learning.data import Rows
 from privml.protocols.cipherprune.thresholds import Thresholds
 
-_STRIDE, _WIDEST, _FINE, _NEAR = 1.5, 64.0, 1.01, 0.02
+_STRIDE, _WIDEST, _FINE, _NEAR, _EDGE = 1.5, 64.0, 1.01, 0.02, 0.15
 _BATCH = 64
 _LEAST = 1e-3
 
@@ -84,11 +84,6 @@ class SoftThresholds:
             gap + self.spread * self.gap
         ).exp() if self.reduce else theta
 
-    def frozen(self, heads: int) -> Thresholds:
-        """Return the thresholds on the ring's grid."""
-        theta, beta = (t.detach().double().tolist() for t in self.pair())
-        return thresholds_of(theta, beta, heads=heads, reference=self.reference)
-
 
 def _gap(ratio: Tensor) -> Tensor:
     """Invert softplus."""
@@ -122,7 +117,7 @@ def meet(
 
     Notes
     -----
-    Cost: about 20 forward passes over the rows.
+    Cost: one forward pass over the rows for each share that is met, about six for the others.
     """
     ratio = [b / t if t else 1.0 for t, b in zip(found.theta, found.beta, strict=True)]
 
@@ -155,6 +150,36 @@ def shares(model: Encoder, rows: Rows, thresholds: Thresholds) -> tuple[float, f
     return (kept / total, high / total) if total else (1.0, 1.0)
 
 
+def soft_profile(
+    model: Encoder, rows: Rows, masks: SoftThresholds, *, width: float
+) -> tuple[list[float], list[float]]:
+    """Return what soft masks keep of some rows after each layer but the last.
+
+    Parameters
+    ----------
+    rows
+        Texts that are pruned.
+    width
+        Width of the masks, in units of each layer's spread.
+
+    Returns
+    -------
+    tuple
+        Shares of all tokens that are kept, and shares of those that are of high importance.
+    """
+    count, total = model.config.layers - 1, float(rows.lengths.sum())
+    kept, high = torch.zeros(count), torch.zeros(count)
+    with torch.no_grad():
+        for which in rows.in_order(_BATCH):
+            out = pruned_forward(
+                model, rows.batch(which), *masks.pair(), reference=masks.reference,
+                reduce=masks.reduce, masks="soft", temperature=(masks.spread * width).tolist(),
+            )  # fmt: skip
+            kept += out.kept[1:].sum(dim=(1, 2))
+            high += (out.kept[1:] * out.high[1:]).sum(dim=(1, 2))
+    return (kept / total).tolist(), (high / kept.clamp(min=_LEAST)).tolist()
+
+
 def soft_shares(out: PrunedOutput, texts: Tensor) -> tuple[Tensor, Tensor]:
     """Return the differentiable shares of tokens kept and of high importance, of some texts.
 
@@ -169,26 +194,29 @@ def soft_shares(out: PrunedOutput, texts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bisect(share: Callable[[float], float], target: float) -> float:
-    """Return the factor, within a per cent, at which a falling share comes down to the target.
+    """Return the factor at which a falling share comes down to the target.
 
-    It is 1 if the share is then within two per cent of the target. Factors lie in [1/64, 64]; an
-    end of that interval is returned if the target lies beyond.
+    The share is then the target at most, and less than it by a per cent at most if shares fall
+    smoothly; the factor is 1 if the share is within two per cent of the target as it is. Factors
+    lie in [1/64, 64]; an end of that interval is returned if the target lies beyond.
     """
     now = share(1.0)
     if abs(now - target) <= _NEAR * target:
         return 1.0
-    above = now > target
-    stride = _STRIDE if above else 1 / _STRIDE
-    at = 1.0
-    while (share(at * stride) > target) == above:
+    stride = _STRIDE if now > target else 1 / _STRIDE
+    at, found = 1.0, now
+    while (now > target) == (found > target):
+        last, now = at, found
         at *= stride
-        if not 1 / _WIDEST < at < _WIDEST:
-            return at
-    low, high = sorted((at, at * stride))
-    while high > _FINE * low:
-        middle = math.sqrt(low * high)
-        if share(middle) > target:
-            low = middle
+        if not 1 / _WIDEST <= at <= _WIDEST:
+            return last
+        found = share(at)
+    (low, more), (high, less) = sorted([(last, now), (at, found)])
+    while high > _FINE * low and less < target * (2 - _FINE):
+        part = min(max((more - target) / (more - less), _EDGE), 1 - _EDGE)
+        middle = low * (high / low) ** part
+        if (found := share(middle)) > target:
+            low, more = middle, found
         else:
-            high = middle
+            high, less = middle, found
     return high

@@ -16,7 +16,7 @@ from privml.protocols.cipherprune.learning.loop import Step
 from privml.protocols.cipherprune.learning.masks import SoftThresholds, soft_shares
 from privml.protocols.cipherprune.thresholds import Thresholds
 
-_MEMORY = 0.98
+_MEMORY = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +174,8 @@ class SoftObjective:
     rate: float
     ramp: float
     shortest: int = 0
-    kept_price: Price = field(default_factory=lambda: Price(0.05, 0.05))
-    high_price: Price = field(default_factory=lambda: Price(0.02, 0.05))
+    kept_price: Price = field(default_factory=lambda: Price(0.0, 0.01))
+    high_price: Price = field(default_factory=lambda: Price(0.0, 0.01))
     first: tuple[float, float] | None = None
     targets: tuple[float, float] = (1.0, 1.0)
 

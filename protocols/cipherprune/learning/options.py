@@ -9,7 +9,7 @@ from privml.params import check, outside
 from privml.protocols.cipherprune.learning.loop import Recipe
 
 SOFT = Recipe(epochs=1, rate=5e-5, decay=0.0)
-HARD = Recipe(epochs=1, rate=5e-5, decay=0.0)
+HARD = Recipe(epochs=2, rate=5e-5, decay=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,17 @@ class Options:
         Seed of all that is random.
     """
 
-    budget: float = 0.4
-    shortest: int = 0
+    budget: float = 0.55
+    shortest: int = 16
     reduce: bool = True
     high: float = 0.5
     soft: Recipe = SOFT
     hard: Recipe = HARD
     widths: tuple[float, float] = (0.3, 0.1)
-    threshold_rate: float = 0.02
+    threshold_rate: float = 0.005
     ramp: float = 0.5
     first_drop: float = 0.05
-    distil: float = 0.5
+    distil: float = 0.9
     likeness: float = 0.5
     reference: int = 128
     sample: int = 512

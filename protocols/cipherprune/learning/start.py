@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privml.backbones.encoder import Encoder
-from privml.backbones.pruned import pruned_forward
+from privml.backbones.pruned import layer_scores
 from privml.backbones.pruned_masks import FAINT, protected_rows
 from privml.protocols.cipherprune.learning.data import Rows
 
@@ -47,19 +47,38 @@ def profile(lengths: NDArray[np.int64], layers: int, budget: float) -> list[floa
 def spreads(model: Encoder, rows: Rows, *, reference: int) -> list[float]:
     """Return the standard deviation of the logarithm of the scores of each layer but the last.
 
-    Protected rows are left out. Cost: one forward pass over the rows for each layer.
+    Protected rows are left out. Cost: one forward pass over the rows.
     """
-    count = model.config.layers - 1
-    zeros = [0.0] * count
-    found = []
-    for layer in range(count):
-        scores = torch.cat(list(_scores(model, rows, (zeros, zeros), layer, reference)))
-        found.append(max(float((scores + FAINT).log().std()), _NARROW) if len(scores) > 1 else 1.0)
-    return found
+    zeros = [0.0] * (model.config.layers - 1)
+    return [
+        max(float((scores + FAINT).log().std()), _NARROW) if len(scores) > 1 else 1.0
+        for scores in _scores(model, rows, (zeros, zeros), reference)
+    ]
+
+
+def towards(shares: Sequence[float], mean: float, *, weights: Sequence[float]) -> list[float]:
+    """Stretch what shares lack to 1 by one factor, so that their weighted mean is a given one.
+
+    Order and proportions of what they lack stay, but that no share falls below 0, and that a share
+    of 1 lacks a per cent too.
+    """
+    lacks = np.clip(1.0 - np.asarray(shares, np.float64), _NARROW, 1.0)
+
+    def stretched(factor: float) -> NDArray[np.float64]:
+        return np.clip(1.0 - factor * lacks, 0.0, 1.0)
+
+    low, high = 0.0, 1.0 / _NARROW
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if float(np.average(stretched(middle), weights=weights)) > mean:
+            low = middle
+        else:
+            high = middle
+    return [float(share) for share in stretched(high)]
 
 
 def fitted(
-    model: Encoder, rows: Rows, kept: list[float], high: float, *, reference: int
+    model: Encoder, rows: Rows, kept: Sequence[float], high: Sequence[float], *, reference: int
 ) -> tuple[list[float], list[float]]:
     """Return thresholds that keep given shares of the tokens, layer after layer.
 
@@ -68,7 +87,7 @@ def fitted(
     kept
         Share of all tokens to keep after each layer but the last.
     high
-        Share of the kept tokens that is to be of high importance.
+        Share of those tokens that is to be of high importance, for each layer.
 
     Returns
     -------
@@ -77,33 +96,32 @@ def fitted(
 
     Notes
     -----
-    Cost: one forward pass over the rows for each layer.
+    Cost: one forward pass over the rows, whose activations of one layer are held.
     """
-    count = model.config.layers - 1
-    total = int(rows.lengths.sum())
-    theta: list[float] = []
-    beta: list[float] = []
-    for layer in range(count):
-        rest = [0.0] * (count - layer)
-        limits = [t / reference for t in theta] + rest, [b / reference for b in beta] + rest
-        scores = torch.cat(list(_scores(model, rows, limits, layer, reference)))
-        free = [share * total - len(rows) for share in (kept[layer], high * kept[layer])]
+    count, total = model.config.layers - 1, int(rows.lengths.sum())
+    theta, beta = [0.0] * count, [0.0] * count
+    for layer, scores in enumerate(_scores(model, rows, (theta, beta), reference)):
+        free = [share * total - len(rows) for share in (kept[layer], high[layer] * kept[layer])]
         low, top = (_level(scores, math.floor(number)) for number in free)
-        theta.append(low)
-        beta.append(max(low, top))
-    return theta, beta
+        theta[layer], beta[layer] = low / reference, max(low, top) / reference
+    return [t * reference for t in theta], [b * reference for b in beta]
 
 
 def _scores(
-    model: Encoder, rows: Rows, limits: tuple[list[float], list[float]], layer: int, reference: int
+    model: Encoder, rows: Rows, limits: tuple[list[float], list[float]], reference: int
 ) -> Iterator[Tensor]:
-    """Yield the scores of one layer, those of protected and of pruned rows left out."""
+    """Yield the scores of each layer, those of protected and of pruned rows left out.
+
+    Limits of a layer may be set between its scores and those of the next one.
+    """
+    batches = [rows.batch(which) for which in rows.in_order(_BATCH)]
+    free = [~protected_rows(model.config, batch) for batch in batches]
     with torch.no_grad():
-        for which in rows.in_order(_BATCH):
-            batch = rows.batch(which)
-            out = pruned_forward(model, batch, *limits, reference=reference)
-            there = out.kept[layer] & ~protected_rows(model.config, batch)
-            yield out.scores[layer][there] / model.config.heads
+        each = [layer_scores(model, batch, *limits, reference=reference) for batch in batches]
+        for layer in zip(*each, strict=True):
+            pairs = zip(layer, free, strict=True)
+            scores = torch.cat([raw[there & rest] for (there, raw), rest in pairs])
+            yield scores / model.config.heads
 
 
 def _level(scores: Tensor, number: int) -> float:
