@@ -1,0 +1,1 @@
+"""Valuation methods; the names are in :mod:`privml.valuation`."""

@@ -1,0 +1,144 @@
+"""Shared parts of the methods: problem from a table, digests, results."""
+
+from __future__ import annotations
+
+import math
+import platform
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+
+from privml.backbones.digests import Json, canonical_json, sha256
+from privml.rng import ScienceSeed
+from privml.valuation.errors import SettingError
+from privml.valuation.problem import Floats, PlayerId, Problem, Task
+from privml.valuation.result import ValuationResult
+from privml.valuation.utilities.base import Game, Utility
+
+_SEED_LIMIT: Final = 1 << 128
+
+
+class Valuer(BaseEstimator):  # type: ignore[misc]
+    """A method after the conventions of scikit-learn: settings in the constructor, then ``fit``.
+
+    Attributes
+    ----------
+    result_
+        The :class:`privml.valuation.result.ValuationResult` of the last fit.
+    """
+
+    result_: ValuationResult
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        X_val: ArrayLike,
+        y_val: ArrayLike,
+        *,
+        groups: Iterable[PlayerId] | None = None,
+        ids: Iterable[PlayerId] | None = None,
+        task: Task | None = None,
+    ) -> Self:
+        """Value the rows, or groups of rows, of a table.
+
+        Parameters
+        ----------
+        X, y, X_val, y_val, groups, ids, task
+            As :meth:`privml.valuation.problem.Problem.of` takes them.
+
+        Raises
+        ------
+        ProblemError, SettingError
+            The table or a setting does not fit.
+        UtilityFailed
+            A model could not be trained or scored.
+        """
+        problem = Problem.of(X, y, X_val, y_val, ids=ids, groups=groups, task=task)
+        return self.fit_problem(problem)
+
+    @abstractmethod
+    def fit_problem(self, problem: Problem) -> Self:
+        """Value the players of a problem."""
+
+    @property
+    def values_(self) -> Floats:
+        """(players,) float64 values of the last fit."""
+        return self.result_.values
+
+
+def seed_of(random_state: int | ScienceSeed) -> ScienceSeed:
+    """Return the seed that ``random_state`` stands for; raises ``SettingError``."""
+    if isinstance(random_state, ScienceSeed):
+        return random_state
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer):
+        raise SettingError(f"random_state={random_state!r}: give an integer or a ScienceSeed")
+    if not 0 <= int(random_state) < _SEED_LIMIT:
+        raise SettingError(f"random_state={random_state} must lie in [0, 2^128)")
+    return ScienceSeed(int(random_state))
+
+
+def seed_text(seed: ScienceSeed) -> str:
+    """Return a seed as results show it."""
+    return f"{seed.value:x}"
+
+
+def checked_utility(utility: object) -> Utility:
+    """Return the utility; raises ``SettingError`` if it is something else, as a class."""
+    if not isinstance(utility, Utility):
+        raise SettingError(
+            f"utility={utility!r} is no utility: give an object such as RidgeUtility()"
+        )
+    return utility
+
+
+def spec_digest(spec: Mapping[str, Json]) -> str:
+    """Return the digest of a specification."""
+    return sha256(canonical_json(dict(spec)))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result records."""
+    out = {"python": platform.python_version(), "numpy": np.__version__}
+    for name in ("privml", "scikit-learn"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "unknown"
+    return out
+
+
+def residual(values: Floats, full: float, empty: float) -> float:
+    """Return sum of values - (U(N) - U(empty)), summed exactly."""
+    return math.fsum([*values.tolist(), -full, empty])
+
+
+def exact_result(
+    game: Game,
+    values: Floats,
+    *,
+    ids: tuple[PlayerId, ...],
+    counts: int,
+    **others: Any,  # noqa: ANN401 - remaining fields
+) -> ValuationResult:
+    """Return a result without uncertainty; the cost is the game's tally."""
+    n = game.players
+    return ValuationResult(
+        ids=ids,
+        values=values,
+        stderr=np.zeros(n),
+        ci_low=values.copy(),
+        ci_high=values.copy(),
+        counts=np.full(n, counts, dtype=np.int64),
+        truncated_counts=np.zeros(n, dtype=np.int64),
+        evaluations=game.tally.evaluations,
+        rows_trained=game.tally.rows_trained,
+        status="exact",
+        versions=versions(),
+        **others,
+    )

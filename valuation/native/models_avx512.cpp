@@ -1,0 +1,18 @@
+// The linear models compiled for one instruction set.
+#include <utility>
+
+#include "logistic.hpp"
+#include "ridge.hpp"
+
+namespace privml::valuation::avx512 {
+
+void ridge_walk(const Table& table, const Walk& walk, const Ridge& ridge, double* work) {
+  RidgeWalk(table, walk, ridge, work).run();
+}
+
+int32_t logistic_walk(const Table& table, const Walk& walk, const Logistic& logistic,
+                      double* work) {
+  return LogisticWalk(table, walk, logistic, work).run();
+}
+
+}  // namespace privml::valuation::avx512
