@@ -10,11 +10,16 @@ ARGS ?=
 HERE := $(shell pwd -P | cksum | cut -d' ' -f1)
 PACKAGES := .venv/.packages-$(HERE)
 LIBRARY := .venv/.stamp-native-$(HERE)
+FHE_BIN := .venv-fhe/bin
+FHE_PACKAGES := .venv-fhe/.packages-$(HERE)
+# What needs concrete-python, TenSEAL or jpeglib; elsewhere these tests skip those parts.
+FHE_TESTS := $(wildcard tests/*/test_fhe_*.py tests/*/test_he_*.py tests/*/test_jpeg*.py \
+	tests/*/test_frequency*.py)
 NATIVE := $(wildcard CMakeLists.txt cmake/*) \
 	$(shell find protocols unlearning valuation privml -type f \
 		\( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt \))
 
-.PHONY: help setup demo test test-nightly lint format types docs coverage sanitize ci freeze clean distclean
+.PHONY: help setup setup-fhe demo test test-fhe test-nightly lint format types docs coverage sanitize ci freeze clean distclean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -30,11 +35,20 @@ $(LIBRARY): $(PACKAGES) $(NATIVE)
 
 setup: $(LIBRARY)  ## create .venv, install, build the native library (the others do it when needed)
 
+$(FHE_PACKAGES): $(PACKAGES) constraints-fhe.txt .ci/fhe-env
+	@bash .ci/fhe-env
+	@touch $@
+
+setup-fhe: setup $(FHE_PACKAGES)  ## create .venv-fhe on top of .venv: encrypted images
+
 demo: setup  ## classify sentences that the model's owner never sees
 	@$(BIN)/privml demo $(ARGS)
 
 test: setup  ## run the tests (ARGS="-k name" for a part of them)
 	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-fhe: setup-fhe  ## run the tests of encrypted images, with real ciphertexts
+	@$(FHE_BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(FHE_TESTS) $(ARGS)
 
 test-nightly: setup  ## run the long searches and statistics as well
 	@$(BIN)/pytest -n $(WORKERS) -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=3600 $(ARGS)
@@ -74,8 +88,8 @@ freeze: setup  ## rewrite constraints.txt from what .venv holds
 clean:  ## remove build outputs and caches, keep .venv
 	@rm -rf build dist site _skbuild *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache .coverage .coverage.* $(LIBRARY)
-	@find . -path ./.venv -prune -o -path ./.git -prune -o \
+	@find . -path './.venv*' -prune -o -path ./.git -prune -o \
 		\( -name __pycache__ -o -name 'libprivml*.so' \) -exec rm -rf {} +
 
 distclean: clean  ## remove .venv as well
-	@rm -rf .venv
+	@rm -rf .venv .venv-fhe

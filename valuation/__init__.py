@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from privml.valuation.laws import SizeLaw
+    from privml.valuation.links import (
+        DeRDaVa,
+        after_delete,
+        audit_deletion,
+        audit_unlearning,
+        cost_of_forgetting,
+        record,
+    )
+    from privml.valuation.methods.classwise import ClasswiseShapley
+    from privml.valuation.methods.data_oob import DataOOB
     from privml.valuation.methods.exact import ExactValues
+    from privml.valuation.methods.knn import KNNShapley
     from privml.valuation.methods.loo import LeaveOneOut
     from privml.valuation.methods.semivalues import Banzhaf, BetaShapley
     from privml.valuation.methods.shapley import Shapley
     from privml.valuation.problem import Problem
     from privml.valuation.result import ValuationResult
     from privml.valuation.samplers import MSR, TMC, Antithetic, Permutation, Stratified
-    from privml.valuation.stopping import (
-        MaxEvaluations,
-        MaxRows,
-        MaxSeconds,
-        MaxUnits,
-        StdErr,
-    )
+    from privml.valuation.stopping import MaxEvaluations, MaxRows, MaxSeconds, MaxUnits, StdErr
+    from privml.valuation.topm import TopM
     from privml.valuation.utilities import (
         EstimatorUtility,
         ForestUtility,
@@ -37,17 +43,20 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "MSR": "samplers",
-    "TMC": "samplers",
     "Antithetic": "samplers",
     "Banzhaf": "methods.semivalues",
     "BetaShapley": "methods.semivalues",
+    "ClasswiseShapley": "methods.classwise",
+    "DataOOB": "methods.data_oob",
+    "DeRDaVa": "links",
     "EstimatorUtility": "utilities",
     "ExactValues": "methods.exact",
     "ForestUtility": "utilities",
+    "KNNShapley": "methods.knn",
     "KnnUtility": "utilities",
     "LeaveOneOut": "methods.loo",
     "LogisticUtility": "utilities",
+    "MSR": "samplers",
     "MaxEvaluations": "stopping",
     "MaxRows": "stopping",
     "MaxSeconds": "stopping",
@@ -61,8 +70,15 @@ _HOMES = {
     "SizeLaw": "laws",
     "StdErr": "stopping",
     "Stratified": "samplers",
+    "TMC": "samplers",
+    "TopM": "topm",
     "TorchUtility": "utilities",
     "ValuationResult": "result",
+    "after_delete": "links",
+    "audit_deletion": "links",
+    "audit_unlearning": "links",
+    "cost_of_forgetting": "links",
+    "record": "links",
 }
 
 __all__ = [
@@ -71,9 +87,13 @@ __all__ = [
     "Antithetic",
     "Banzhaf",
     "BetaShapley",
+    "ClasswiseShapley",
+    "DataOOB",
+    "DeRDaVa",
     "EstimatorUtility",
     "ExactValues",
     "ForestUtility",
+    "KNNShapley",
     "KnnUtility",
     "LeaveOneOut",
     "LogisticUtility",
@@ -90,8 +110,14 @@ __all__ = [
     "SizeLaw",
     "StdErr",
     "Stratified",
+    "TopM",
     "TorchUtility",
     "ValuationResult",
+    "after_delete",
+    "audit_deletion",
+    "audit_unlearning",
+    "cost_of_forgetting",
+    "record",
 ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from privml._cli import app_models
+from privml._cli.fhe import fhe
 from privml._cli.options import (
     Deadline,
     Debug,
@@ -259,6 +260,7 @@ def cert(
 app.command("learn-thresholds")(app_models.learn_thresholds)
 app.command("calibrate-thresholds")(app_models.calibrate_thresholds)
 app.command()(app_models.evaluate)
+app.add_typer(fhe)
 
 
 @app.command()

@@ -6,6 +6,7 @@ front end, coefficients after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -28,6 +29,11 @@ class Source(Protocol):
     @property
     def labels(self) -> NDArray[np.int64]:
         """Class numbers, (n,)."""
+        ...
+
+    @property
+    def front_digest(self) -> str:
+        """Digest of the front end that the inputs went through; empty if not known."""
         ...
 
     def digest(self) -> str:
@@ -126,6 +132,8 @@ class Arrays:
         (n,) class numbers from 0.
     augment
         Changes of each batch in training.
+    front
+        Digest of the front end that gave them, if one did; training refuses those of another.
 
     Raises
     ------
@@ -133,7 +141,10 @@ class Arrays:
         Shapes or values do not fit.
     """
 
-    def __init__(self, x: ArrayLike, labels: ArrayLike, *, augment: Augment | None = None) -> None:
+    def __init__(
+        self, x: ArrayLike, labels: ArrayLike, *, augment: Augment | None = None, front: str = ""
+    ) -> None:
+        self.front_digest = front
         self.x: Floats = np.ascontiguousarray(x, np.float32)
         self._labels = _labelled(self.x, labels)
         self.augment = augment
@@ -171,7 +182,8 @@ class Images:
     front
         Front end: uint8 images to (n, C', H', W') numbers.
     version
-        What identifies the front end in digests.
+        What identifies the front end in digests: best the digest of its specification, which
+        training then compares with the model's.
     augment
         Changes of each batch in training.
     """
@@ -187,6 +199,7 @@ class Images:
         self.images = images
         self._labels = _labelled(images, labels)
         self.front, self.version, self.augment = front, version, augment
+        self.front_digest = version if re.fullmatch(r"[0-9a-f]{64}", version) else ""
 
     @property
     def labels(self) -> NDArray[np.int64]:

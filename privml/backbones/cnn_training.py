@@ -161,13 +161,17 @@ def fit(
     Raises
     ------
     ParameterError
-        The loss is no longer finite, a label is no class, or the checkpoint is another run's.
+        The loss is no longer finite, a label is no class, the data went through another front
+        end than the model's, or the checkpoint is another run's.
     Corrupt
         The checkpoint is damaged.
     """
     recipes = Training() if training is None else training
     if int(train.labels.max()) >= model.net.spec.classes:
         raise ParameterError(f"label {int(train.labels.max())} is none of the network's classes")
+    for source in (train, valid):
+        if source is not None:
+            model.check_front(source.front_digest)
     run = _Run(model, train, valid, recipes, seed, progress or _silent, store)
     return run.go()
 

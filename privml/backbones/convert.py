@@ -1,8 +1,8 @@
-"""A user's ``torch.nn.Sequential`` as a network that can be quantised, with its weights.
+"""A user's torch network as one that can be quantised, with its weights.
 
 Taken are ``Conv2d``, ``BatchNorm2d``, ``ReLU``, ``AvgPool2d``, a last ``AdaptiveAvgPool2d(1)``,
-``Flatten``, one ``Linear``, and ``Dropout`` and ``Identity``, which do nothing here. Residual
-networks are built from :class:`privml.backbones.cnn_spec.Basic` blocks instead.
+``Flatten``, one ``Linear``, ``Dropout`` and ``Identity``, which do nothing here, and residual
+blocks of two 3x3 convolutions; in a sequence, or in any module whose forward pass can be traced.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
 from privml.backbones.cnn import Bits, Cnn
-from privml.backbones.cnn_blocks import PlainBlock
-from privml.backbones.cnn_spec import Block, CnnSpec, MeanPool, Plain, Shape
-from privml.errors import UnsupportedError
+from privml.backbones.cnn_blocks import BasicBlock, PlainBlock
+from privml.backbones.cnn_spec import Basic, Block, CnnSpec, MeanPool, Plain, Shape
+from privml.backbones.convert_graph import Named, Residual, Unknown, traced
+from privml.backbones.quant import QuantConv2d
+from privml.errors import UnsupportedLayer
+from privml.rng import ScienceSeed
+
+Module: TypeAlias = nn.Module
+"""Any torch network; a name for callers that do not import torch."""
 
 _IGNORED = (nn.Dropout, nn.Dropout2d, nn.Identity, nn.Flatten)
 _TAKEN = (
@@ -52,13 +60,53 @@ class Unsupported:
 
 
 def unsupported(module: nn.Module) -> tuple[Unsupported, ...]:
-    """Return every layer of a module that cannot be taken, in order."""
+    """Return every layer of a module that cannot be taken, in order.
+
+    Raises
+    ------
+    UnsupportedLayer
+        The forward pass of a module other than a sequence cannot be followed.
+    """
     found = []
-    for name, layer in _leaves(module):
-        problem = _problem(layer)
-        if problem is not None:
+    for name, layer in _steps(module):
+        if isinstance(layer, Unknown):
+            found.append(Unsupported(name, layer.kind, layer.replacement))
+        elif isinstance(layer, Residual):
+            problem = _residual_problem(layer)
+            if problem is not None:
+                found.append(Unsupported(name, "residual block", problem))
+        elif (problem := _problem(layer)) is not None:
             found.append(Unsupported(name or "the module", type(layer).__name__, problem))
     return tuple(found)
+
+
+def from_module(
+    module: nn.Module, shape: Shape, *, name: str = "network", bits: Bits | None = None
+) -> Cnn:
+    """Return a network with the layers and weights of any module; the module stays as it is.
+
+    Parameters
+    ----------
+    module
+        Its forward pass takes one image tensor and has no conditions on values. Layers as for
+        :func:`from_sequential`, and residual blocks.
+    shape
+        (channels, rows, columns) of the input.
+
+    Raises
+    ------
+    UnsupportedLayer
+        Layers cannot be taken, all of them are listed with replacements; or they come in another
+        order.
+    ParameterError
+        A layer does not fit its grid.
+    """
+    problems = unsupported(module)
+    if problems:
+        raise UnsupportedLayer("; ".join(map(str, problems)), layer=problems[0].name)
+    net = _built(_steps(module), shape, name=name, bits=bits)
+    _check_equal(net, module)
+    return net
 
 
 def from_sequential(
@@ -76,37 +124,55 @@ def from_sequential(
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLayer
         Layers cannot be taken, all of them are listed; or they come in another order.
     ParameterError
         A layer does not fit its grid.
     """
-    problems = unsupported(module)
-    if problems:
-        raise UnsupportedError("; ".join(map(str, problems)))
-    leaves = list(_leaves(module))
+    return from_module(module, shape, name=name, bits=bits)
+
+
+def _built(leaves: list[Named], shape: Shape, *, name: str, bits: Bits | None) -> Cnn:
     groups, head = _grouped(leaves)
     pooled = any(isinstance(layer, nn.AdaptiveAvgPool2d) for _, layer in leaves)
-    spec = CnnSpec(name, shape, head.out_features, tuple(block for block, *_ in groups))
+    spec = CnnSpec(name, shape, head.out_features, tuple(block for block, _ in groups))
     _, rows, columns = spec.shapes()[-1]
     channels = spec.shapes()[-1][0]
     if head.in_features != channels or not (pooled or rows == columns == 1):
-        raise UnsupportedError(
+        raise UnsupportedLayer(
             f"the linear layer reads {head.in_features} features of a {rows}x{columns} grid of "
             f"{channels} channels; put AdaptiveAvgPool2d(1) before it"
         )
     net = Cnn(spec, bits=bits)
     with torch.no_grad():
-        for block, (_, conv, norm) in zip(net.blocks, groups, strict=True):
-            if isinstance(block, PlainBlock) and conv is not None:
-                _copy(block, conv, norm)
+        for block, (_, source) in zip(net.blocks, groups, strict=True):
+            if isinstance(block, PlainBlock) and isinstance(source, tuple):
+                _copy(block.conv, *source)
+            elif isinstance(block, BasicBlock) and isinstance(source, Residual):
+                _copy(block.conv1, *source.first)
+                _copy(block.conv2, *source.second)
+                if block.skip is not None and source.skip is not None:
+                    _copy(block.skip, *source.skip)
         net.head.weight.copy_(head.weight)
         if head.bias is not None:
             net.head.bias.copy_(head.bias)
     return net.eval()
 
 
-_Group = tuple[Block, nn.Conv2d | None, nn.BatchNorm2d | None]
+_Weights = tuple[nn.Conv2d, nn.BatchNorm2d | None]
+_Group = tuple[Block, _Weights | Residual | None]
+
+
+def _steps(module: nn.Module) -> list[Named]:
+    """Return the steps of a sequence as they stand, of any other module by tracing it."""
+    if not isinstance(module, nn.Sequential):
+        return traced(module) if list(module.children()) else [("", module)]
+    found: list[Named] = []
+    for name, child in _leaves(module):
+        own = [(name, child)] if not list(child.children()) else traced(child)
+        deep = own and own[0][1] is not child
+        found += [(f"{name}.{inner}", layer) for inner, layer in own] if deep else own
+    return found
 
 
 def _leaves(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -139,6 +205,53 @@ def _problem(layer: nn.Module) -> str | None:
     return None if isinstance(layer, _TAKEN) else _OTHER
 
 
+def _check_equal(net: Cnn, module: nn.Module) -> None:
+    """Compare both networks on drawn inputs: a step that was misread must not pass unseen."""
+    shape = net.spec.shape
+    draw = ScienceSeed(0).child("conversion").generator().standard_normal((4, *shape))
+    x = torch.from_numpy(draw.astype(np.float32))
+    modes = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        with torch.no_grad():
+            want, found = module(x), net(x)
+    except RuntimeError as error:
+        raise UnsupportedLayer(f"the network does not take inputs of shape {shape}") from error
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+    scale = float(want.abs().max()) + 1e-12
+    if want.shape != found.shape or not float((want - found).abs().max()) <= 1e-3 * scale:
+        raise UnsupportedLayer(
+            "the converted network gives other scores than the original; reshape only to flatten, "
+            "and use each layer once"
+        )
+
+
+def _residual_problem(block: Residual) -> str | None:
+    """Return what a residual block must look like, or nothing if it does."""
+    convs = [block.first[0], block.second[0], *([] if block.skip is None else [block.skip[0]])]
+    for conv in convs:
+        if (words := _problem(conv)) is not None:
+            return words
+    first, second = convs[:2]
+    square = all(c.kernel_size == (3, 3) and c.padding == (1, 1) for c in (first, second))
+    same = second.stride == (1, 1) and all(c.groups == 1 for c in convs)
+    if block.skip is None:
+        fits = first.stride == (1, 1) and first.in_channels == second.out_channels
+    else:
+        skip = convs[2]
+        fits = skip.kernel_size == (1, 1) and skip.stride == first.stride
+        fits = fits and skip.padding == (0, 0)
+        fits = fits and (first.stride != (1, 1) or first.in_channels != second.out_channels)
+    if square and same and fits:
+        return None
+    return (
+        "3x3 convolutions padded by 1, the stride in the first, and beside them the input, or a "
+        "1x1 convolution of the same stride where the shape changes"
+    )
+
+
 def _one(value: object) -> int | None:
     """Return the number that a size is, if both sides are equal."""
     if isinstance(value, int):
@@ -148,7 +261,7 @@ def _one(value: object) -> int | None:
     return side if isinstance(side, int) else None
 
 
-def _grouped(leaves: list[tuple[str, nn.Module]]) -> tuple[list[_Group], nn.Linear]:
+def _grouped(leaves: list[Named]) -> tuple[list[_Group], nn.Linear]:
     """Return blocks with their layers, and the last layer."""
     groups: list[_Group] = []
     pooled, head, open_until = False, None, 0
@@ -156,47 +269,57 @@ def _grouped(leaves: list[tuple[str, nn.Module]]) -> tuple[list[_Group], nn.Line
         if isinstance(layer, _IGNORED):
             continue
         if head is not None or (pooled and not isinstance(layer, nn.Linear)):
-            raise UnsupportedError(f"{name}: only the linear layer may follow; it must be the last")
+            raise UnsupportedLayer(f"{name}: only the linear layer may follow; it must be the last")
         if isinstance(layer, nn.Conv2d):
             pad = int(layer.padding[0])
             block = Plain(layer.out_channels, layer.kernel_size[0], layer.stride[0], pad,
                           layer.groups, relu=False)  # fmt: skip
-            groups.append((block, layer, None))
+            groups.append((block, (layer, None)))
             open_until = 2
         elif isinstance(layer, nn.BatchNorm2d) and open_until == 2:
-            groups[-1] = (groups[-1][0], groups[-1][1], layer)
+            last, source = groups[-1]
+            groups[-1] = (last, (source[0], layer) if isinstance(source, tuple) else source)
             open_until = 1
         elif isinstance(layer, nn.ReLU) and open_until and isinstance(groups[-1][0], Plain):
-            groups[-1] = (replace(groups[-1][0], relu=True), groups[-1][1], groups[-1][2])
+            groups[-1] = (replace(groups[-1][0], relu=True), groups[-1][1])
             open_until = 0
         elif isinstance(layer, nn.AvgPool2d) and groups:
-            groups.append((MeanPool(_one(layer.kernel_size) or 1), None, None))
+            groups.append((MeanPool(_one(layer.kernel_size) or 1), None))
+            open_until = 0
+        elif isinstance(layer, Residual) and groups:
+            conv = layer.first[0]
+            groups.append((Basic(conv.out_channels, conv.stride[0]), layer))
             open_until = 0
         elif isinstance(layer, nn.AdaptiveAvgPool2d) and groups:
             pooled = True
         elif isinstance(layer, nn.Linear) and groups:
             head = layer
         else:
-            raise UnsupportedError(
+            raise UnsupportedLayer(
                 f"{name} ({type(layer).__name__}) comes in a place where it cannot be folded; the "
                 "order is Conv2d, BatchNorm2d, ReLU, and a Linear at the end"
             )
     if head is None:
-        raise UnsupportedError("the network has no last Linear layer; add one with its classes")
+        raise UnsupportedLayer("the network has no last Linear layer; add one with its classes")
     return groups, head
 
 
-def _copy(block: PlainBlock, conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> None:
+def _copy(target: QuantConv2d, conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> None:
     """Copy weights; a bias goes into normalisation."""
-    own, target = block.conv.norm, block.conv
+    own = target.norm
+    if target.weight.shape != conv.weight.shape:
+        raise UnsupportedLayer(
+            f"a convolution takes {conv.in_channels} channels where the one before it gives "
+            f"{target.weight.shape[1] * target.groups}; reshape only to flatten"
+        )
     target.weight.copy_(conv.weight)
     if own.running_mean is None or own.running_var is None:
-        raise UnsupportedError("batch normalisation must keep running statistics")
+        raise UnsupportedLayer("batch normalisation must keep running statistics")
     if norm is None:
         own.weight.fill_(math.sqrt(1.0 + own.eps))
     else:
         if norm.running_mean is None or norm.running_var is None:
-            raise UnsupportedError(
+            raise UnsupportedLayer(
                 "batch normalisation must keep running statistics; use track_running_stats=True"
             )
         own.eps = norm.eps

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from privml.backbones.cnn import Bits, Cnn
-from privml.backbones.digests import Json
+from privml.backbones.digests import Json, canonical_json, sha256
 from privml.backbones.quant import QuantConv2d, QuantLinear, Scaled
 from privml.backbones.quant_steps import Step
 from privml.backbones.recorder import Recorder
@@ -29,7 +29,8 @@ class QuantModel:
         Widths of integers. The network is built anew from its shape with these and keeps its
         weights; its own widths if not given.
     front
-        Description of the front end, plain values, stored with the model.
+        Description of the front end, plain values, stored with the model: the JSON of its
+        specification with statistics, and ``labels``, the names of the classes, if they have any.
 
     Notes
     -----
@@ -51,6 +52,31 @@ class QuantModel:
     def bits(self) -> Bits:
         """Widths of the integers."""
         return self.net.bits
+
+    @property
+    def front_digest(self) -> str:
+        """Digest of the front end's specification, statistics included; empty without one."""
+        tree = {name: value for name, value in self.front.items() if name != "labels"}
+        return sha256(canonical_json(tree)) if tree else ""
+
+    def check_front(self, digest: str) -> None:
+        """Refuse data that went through another front end than the model's.
+
+        Parameters
+        ----------
+        digest
+            Of the data's front end; an empty one is not compared.
+
+        Raises
+        ------
+        ParameterError
+            It is another one.
+        """
+        if digest and self.front and digest != self.front_digest:
+            raise ParameterError(
+                f"the data went through front end {digest[:12]}, the model belongs to "
+                f"{self.front_digest[:12]}; use one front end, fitted once on the training images"
+            )
 
     def calibrate(self, x: ArrayLike) -> None:
         """Set all scales from the present weights and floating-point activations.

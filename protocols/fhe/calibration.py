@@ -1,5 +1,8 @@
 """Costs measured on one machine with one library version, and the file that keeps them.
 
+Measured are tables as they stand in networks: behind a convolution, with rounding. Widths that were
+not measured take the reference cost, times how much slower this machine is on those that were.
+
 The file is canonical JSON and is read strictly: unknown fields, numbers out of range or a wrong
 order are refused, since it may have been edited or cut.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -17,13 +21,19 @@ import msgspec
 
 from privml.backbones.digests import canonical_json, sha256
 from privml.errors import Corrupt, ParameterError
-from privml.protocols.fhe.costs import MAX_COST_BITS, reference_table_ms
+from privml.protocols.fhe.costs import (
+    MAX_COST_BITS,
+    Range,
+    circuit_factor,
+    reference_table_ms,
+)
 from privml.storage.files import read_file
 from privml.storage.publish import atomic_write
 
 FORMAT: Final = 1
 MAX_FILE_BYTES: Final = 1 << 20
 _MAX_MS: Final = 1e6
+_LOW, _HIGH = 0.85, 1.2  # circuits differ that much from the measured one
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _MEMINFO: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -68,6 +78,8 @@ class Point:
         Fastest and slowest run.
     keys_bytes, keys_loaded_bytes
         Evaluation keys, serialised and in memory; 0 where not measured.
+    model_ms
+        What :mod:`privml.protocols.fhe.work` says of the same run; 0 where not known.
     """
 
     bits: int
@@ -77,10 +89,12 @@ class Point:
     ms_high: float
     keys_bytes: int = 0
     keys_loaded_bytes: int = 0
+    model_ms: float = 0.0
 
     def __post_init__(self) -> None:
         times = 0 < self.ms_low <= self.ms <= self.ms_high <= _MAX_MS
         keys = 0 <= self.keys_bytes < 1 << 50 and 0 <= self.keys_loaded_bytes < 1 << 50
+        times = times and 0 <= self.model_ms <= _MAX_MS
         if not (1 <= self.bits <= MAX_COST_BITS and 0 < self.p_error < 1 and times and keys):
             raise ParameterError(
                 f"{self!r} is no measurement; see its documentation for the ranges"
@@ -106,23 +120,37 @@ class Calibration:
             raise ParameterError("a calibration has one point per number of bits and p_error")
         object.__setattr__(self, "points", points)
 
-    def table_ms(self, bits: int, p_error: float) -> tuple[float, float, float] | None:
-        """Return lowest, median and highest CPU milliseconds of a table, or None.
+    def table_ms(self, bits: int, p_error: float) -> Range | None:
+        """Return CPU milliseconds of a table inside a circuit, or None where none is known.
 
-        The point of these bits nearest in ``log p_error`` is scaled by the reference costs.
+        The point of these bits nearest in ``log p_error`` is scaled by the reference costs; without
+        one, the reference cost is scaled by the points there are.
         """
+        wanted = reference_table_ms(bits, p_error)
         mine = [point for point in self.points if point.bits == bits]
         if not mine:
-            return None
+            return None if wanted is None else circuit_factor(bits) * (wanted * self.slowness)
         near = min(mine, key=lambda point: abs(math.log(point.p_error) - _log(p_error)))
         factor = 1.0
         if near.p_error != p_error:
-            wanted = reference_table_ms(bits, p_error)
             there = reference_table_ms(bits, near.p_error)
             if wanted is None or there is None:
                 return None
             factor = wanted / there
-        return near.ms_low * factor, near.ms * factor, near.ms_high * factor
+        low, high = min(near.ms_low, near.ms * _LOW), max(near.ms_high, near.ms * _HIGH)
+        return Range(low, near.ms, high) * factor
+
+    @property
+    def slowness(self) -> float:
+        """Time of a table here over that on the reference machine; 1 where nothing is known."""
+        ratios = [ratio for point in self.points if (ratio := _ratio(point)) is not None]
+        return statistics.median(ratios) if ratios else 1.0
+
+    @property
+    def speed(self) -> float | None:
+        """Measured time over that of the model of :mod:`privml.protocols.fhe.work`, or None."""
+        known = [point for point in self.points if point.model_ms > 0]
+        return statistics.median(p.ms / p.model_ms for p in known) if known else None
 
     def keys_mb(self, bits: int) -> tuple[float, float] | None:
         """Return evaluation keys in MB, compressed and loaded, or None where not measured."""
@@ -224,6 +252,12 @@ def _number(path: Path) -> int | None:
         return None
     text = path.read_text(encoding="ascii", errors="replace").strip()
     return int(text) if text.isdecimal() else None
+
+
+def _ratio(point: Point) -> float | None:
+    """Return how much slower this machine is than the reference, by one point."""
+    known = reference_table_ms(point.bits, point.p_error)
+    return None if known is None else point.ms / (known * circuit_factor(point.bits).expected)
 
 
 def _log(p_error: float) -> float:

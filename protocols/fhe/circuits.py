@@ -35,6 +35,8 @@ from privml.protocols.fhe.parties import (
     Server,
 )
 from privml.protocols.fhe.program_info import ProgramInfo
+from privml.protocols.fhe.signals import own_signals
+from privml.protocols.fhe.work import Bootstrap
 from privml.storage import fs
 
 
@@ -59,6 +61,8 @@ class Compiled:
         Evaluation keys in the server's memory.
     complexity
         The compiler's cost estimate, in its own unit.
+    work
+        Bootstraps by kind; predicts the time of a run.
     """
 
     bootstraps: Mapping[str, int]
@@ -70,6 +74,7 @@ class Compiled:
     answer_bytes: int
     loaded_key_bytes: int
     complexity: float
+    work: tuple[Bootstrap, ...] = ()
 
     @property
     def total_bootstraps(self) -> int:
@@ -173,6 +178,10 @@ class Circuit:
         """Return a new server."""
         return Server(self.artefact, digest=self.artefact.digest)
 
+    def make_keys(self) -> None:
+        """Generate the keys of :meth:`run` now and not at the first execution. Cost: seconds."""
+        _ = self._parties
+
     def close(self) -> None:
         """Remove what the compiler left in the temporary folder, and the keys of this object."""
         if "_parties" in self.__dict__:
@@ -206,7 +215,8 @@ class Circuit:
         output = self.graph.edges()[self.graph.output.name]
         result = np.empty((len(images), output.size), np.int64)
         for row, one in zip(result, images - self.image.low, strict=True):
-            row[:] = np.asarray(self._compiled.simulate(one[None])).reshape(-1)
+            with own_signals():
+                row[:] = np.asarray(self._compiled.simulate(one[None])).reshape(-1)
         self._remember(self._compiled._module.simulation_runtime.val.server)
         return result + output.low
 
@@ -308,6 +318,21 @@ class Circuit:
             answer_bytes=self._info.answer_bytes,
             loaded_key_bytes=int(server.size_of_bootstrap_keys + server.size_of_keyswitch_keys),
             complexity=float(self._compiled.complexity),
+            work=self._work(),
+        )
+
+    def _work(self) -> tuple[Bootstrap, ...]:
+        counts = self._compiled.programmable_bootstrap_count_per_parameter
+        return tuple(
+            Bootstrap(
+                count=int(count),
+                lwe=int(key.input_lwe_dimension()),
+                level=int(key.level()),
+                glwe=int(key.glwe_dimension()),
+                polynomial=int(key.polynomial_size()),
+                switch=self._info.switch_entries(int(key.input_lwe_dimension())),
+            )
+            for key, count in counts.items()
         )
 
 

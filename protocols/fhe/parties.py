@@ -27,6 +27,7 @@ from privml.protocols.fhe import toolkit
 from privml.protocols.fhe.entry import Answer, ImageSpec, Mode
 from privml.protocols.fhe.nodes import Floats, Ints
 from privml.protocols.fhe.program_info import ENVELOPE_BYTES, ProgramInfo
+from privml.protocols.fhe.signals import own_signals
 from privml.storage import fs
 from privml.storage.publish import atomic_write
 
@@ -255,7 +256,8 @@ class Server:
         """
         value = _value(self._native, query, self.info.query_bytes, "query")
         try:
-            (answer,) = self._circuit.call([value], keys.keys)
+            with own_signals():
+                (answer,) = self._circuit.call([value], keys.keys)
         except RuntimeError as error:
             raise MalformedMessage("the query does not belong to this program") from error
         return bytes(answer.serialize())

@@ -133,6 +133,7 @@ def _layer(graph: Graph, node: Table, p_error: float, machine: Machine) -> Layer
     exact = node.exact or not dropped
     extra = edge.size * dropped if node.exact else 0
     per_table = _table_ms(node.name, bits, p_error, machine)
+    slowness = 1.0 if machine.calibration is None else machine.calibration.slowness
     return LayerPlan(
         name=node.name,
         tables=edge.size,
@@ -142,17 +143,15 @@ def _layer(graph: Graph, node: Table, p_error: float, machine: Machine) -> Layer
         exact=exact,
         faulty=edge.size * p_error,
         flips=0.0 if exact else edge.size * boundary_sigma(p_error) * math.sqrt(2 / math.pi),
-        core_s=(per_table * edge.size + costs.rounding_ms(p_error) * extra) * 1e-3,
+        core_s=(per_table * edge.size + costs.rounding_ms(p_error) * (slowness * extra)) * 1e-3,
     )
 
 
 def _table_ms(layer: str, bits: int, p_error: float, machine: Machine) -> Range:
     """Return CPU milliseconds of a table inside a circuit."""
-    factor = costs.circuit_factor(bits)
     measured = None if machine.calibration is None else machine.calibration.table_ms(bits, p_error)
     if measured is not None:
-        low, expected, high = measured
-        return Range(low * factor.low, expected * factor.expected, high * factor.high)
+        return measured
     known = costs.reference_table_ms(bits, p_error)
     if known is None:
         limit = costs.MAX_COST_BITS if bits > costs.MAX_COST_BITS else bits - 1
@@ -163,7 +162,7 @@ def _table_ms(layer: str, bits: int, p_error: float, machine: Machine) -> Range:
             value=bits,
             limit=limit,
         )
-    return factor * known
+    return costs.circuit_factor(bits) * known
 
 
 def _wall(layer: LayerPlan, machine: Machine) -> Range:

@@ -103,6 +103,18 @@ class ProgramInfo:
             total += rows * (1 if _seeded(key) else _size(p["outputLweDimension"]) + 1)
         return 8 * total
 
+    def switch_entries(self, lwe: int) -> int:
+        """Return the largest key switch into keys of dimension ``lwe``, in entries."""
+        keys = (key["params"] for key in self._tree["keyset"]["lweKeyswitchKeys"])
+        return max(
+            (
+                _size(p["inputLweDimension"]) * _size(p["levelCount"]) * lwe
+                for p in keys
+                if p["outputLweDimension"] == lwe
+            ),
+            default=0,
+        )
+
     @property
     def compressed(self) -> bool:
         """Whether encrypted images and all evaluation keys are sent as seed and bodies."""

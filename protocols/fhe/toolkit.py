@@ -17,6 +17,7 @@ from typing import Final
 
 from privml.errors import UnsupportedError
 from privml.protocols.fhe.licence import NOTICE
+from privml.protocols.fhe.signals import own_signals
 
 VERSION: Final = "2.11.0"
 """The release of concrete-python whose behaviour the guards of this package were tested on."""
@@ -71,7 +72,7 @@ def _load(name: str) -> ModuleType:
         raise UnsupportedError(reason)
     _notice()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), own_signals():
             warnings.simplefilter("ignore")  # its namespace package uses pkg_resources
             return import_module(name)
     except ImportError as error:

@@ -15,6 +15,7 @@ from privml.protocols.fhe.calibration import (
     available_memory,
     load_calibration,
 )
+from privml.protocols.fhe.costs import Range
 
 KEY = MachineKey("processor", 2, "concrete-python", "2.11.0")
 POINTS = tuple(Point(bits, 0.01, 20.0 + bits, 20.0, 30.0 + bits) for bits in (7, 3, 5))
@@ -61,11 +62,27 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_the_nearest_probability_is_scaled() -> None:
     points = (Point(6, 0.01, 54.0, 54.0, 54.0), Point(6, 2.0**-40, 1000.0, 900.0, 1100.0))
     made = Calibration(KEY, points)
-    assert made.table_ms(6, 0.01) == (54.0, 54.0, 54.0)
-    assert made.table_ms(6, 0.05) == pytest.approx([54 * 24.5 / 27] * 3)
-    assert made.table_ms(6, 2.0**-40) == (900.0, 1000.0, 1100.0)
-    assert made.table_ms(5, 0.01) is None
+    assert made.table_ms(6, 0.01) == Range(0.85 * 54.0, 54.0, 1.2 * 54.0)
+    other = made.table_ms(6, 0.05)
+    assert other is not None
+    assert other.expected == pytest.approx(54 * 24.5 / 27)
+    assert made.table_ms(6, 2.0**-40) == Range(850.0, 1000.0, 1200.0)
+    assert Calibration(KEY, (Point(6, 0.01, 50.0, 20.0, 90.0),)).table_ms(6, 0.01) == Range(
+        20, 50, 90
+    )
     assert Calibration(KEY, (Point(8, 0.01, 200, 200, 200),)).table_ms(8, 2.0**-40) is None
+
+
+def test_other_widths_are_scaled_by_what_was_measured() -> None:
+    made = Calibration(KEY, (Point(6, 0.01, 68.04, 68.0, 68.1, model_ms=22.68),))
+    assert made.slowness == pytest.approx(2.0)
+    assert made.speed == pytest.approx(3.0)
+    five = made.table_ms(5, 0.01)
+    assert five is not None
+    assert five.expected == pytest.approx(2.0 * 22.6 * 0.97)
+    assert made.table_ms(8, 2.0**-40) is None
+    empty = Calibration(KEY, ())
+    assert (empty.slowness, empty.speed) == (1.0, None)
 
 
 def test_points_are_unique() -> None:

@@ -159,19 +159,25 @@ def test_costs_follow_bits_and_probability() -> None:
 
 
 def test_a_calibration_replaces_the_reference() -> None:
-    points = (Point(6, 0.01, 54.0, 50.0, 60.0, 70_000_000, 400_000_000), Point(5, 0.01, 1, 1, 1))
+    points = (Point(6, 0.01, 68.04, 50.0, 90.0, 70_000_000, 400_000_000),)
     machine = replace(MACHINE, calibration=Calibration(KEY, points))
     base = planned(digits_dct(), rounding=APPROXIMATE)
     mine = plan(digits_dct(), rounding=APPROXIMATE, machine=machine)
-    assert mine.core_s.expected == pytest.approx(2 * base.core_s.expected)
-    assert mine.core_s.low == pytest.approx(50 / 27 * base.core_s.low)
+    assert mine.core_s.expected == pytest.approx(2 * base.core_s.expected)  # 27 ms times 1.26
+    assert mine.core_s.low == pytest.approx(0.050 * mine.tables)
+    assert mine.core_s.high == pytest.approx(0.090 * mine.tables)
     assert (mine.keys_mb.expected, mine.keys_loaded_mb.expected) == (70.0, 400.0)
     assert not any("calibrate" in text for text in mine.warnings)
     assert any("calibrate" in text for text in base.warnings)
     scaled = plan(digits_dct(), rounding=APPROXIMATE, machine=machine, p_error=0.05)
     assert scaled.core_s.expected == pytest.approx(mine.core_s.expected * 24.5 / 27.0)
     four = plan(digits_dct(), rounding=Rounding(4), machine=machine)
-    assert four.core_s == planned(digits_dct(), rounding=Rounding(4)).core_s
+    there = planned(digits_dct(), rounding=Rounding(4)).core_s
+    assert four.core_s.expected == pytest.approx(2 * there.expected)  # as much slower as 6 bits
+    exact = [
+        plan(digits_dct(), rounding=Rounding(6, "exact"), machine=one) for one in (MACHINE, machine)
+    ]
+    assert exact[1].core_s.expected == pytest.approx(2 * exact[0].core_s.expected)
 
 
 def test_more_cores_help_in_whole_waves() -> None:

@@ -110,8 +110,9 @@ def fine_tune(
 
     Notes
     -----
-    Cost for 57,600 short phrases, three epochs, 6 layers of width 384: about 9 minutes on 2 cores
-    with bfloat16 instructions.
+    Cost for 57,600 short phrases, three epochs, 6 layers of width 384: about 11 minutes of
+    processor time with bfloat16 instructions. On busy cores set ``OMP_WAIT_POLICY=passive`` before
+    torch is loaded, or threads that wait for each other take several times as much.
     """
     copy, rows = copied(model), tokenise(model, data)
     store, start = None, None

@@ -128,8 +128,14 @@ def learn_thresholds(
 
     Notes
     -----
-    Cost for 57,600 short phrases and 6 layers of width 384: about 20 minutes on 2 cores with
-    bfloat16 instructions. Memory: five times the weights.
+    Cost for 57,600 short phrases and 6 layers of width 384: about 22 minutes of processor time with
+    bfloat16 instructions; as for :func:`fine_tune`, see to the threads on busy cores. Memory: five
+    times the weights.
+
+    Warns
+    -----
+    UserWarning
+        The rows make so few steps that the weights hardly move.
     """
     chosen = options or Options(budget=budget, reduce=reduce)
     if model.config.layers < 2:
