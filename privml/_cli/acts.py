@@ -52,6 +52,18 @@ def _forget(out: Output) -> dict[str, Any]:
     return forget_a_patient(out)
 
 
+def _value(out: Output) -> dict[str, Any]:
+    from privml._cli.value_act import find_wrong_labels
+
+    return find_wrong_labels(out)
+
+
+def _digits(out: Output) -> dict[str, Any]:
+    from privml._cli.fhe_act import classify_digits
+
+    return classify_digits(out)
+
+
 def _prune(out: Output) -> dict[str, Any]:
     from privml._cli.prune_act import prune_long_texts
 
@@ -75,5 +87,15 @@ ACTS: tuple[Act, ...] = (
         "forgetting",
         "Exact unlearning: a forest forgets a patient, as if it had never seen the record",
         _forget,
+    ),
+    Act(
+        "valuation",
+        "Data valuation: wrong labels in a table, and the records that a model owes most to",
+        _value,
+    ),
+    Act(
+        "encrypted_images",
+        "Encrypted images: a server classifies JPEG files that only the client can open",
+        _digits,
     ),
 )

@@ -33,11 +33,12 @@ from privml._cli.options import (
     Used,
 )
 from privml._cli.output import Output
+from privml._cli.value import value
 
 if TYPE_CHECKING:
     from privml._cli.inputs import Question
 
-_ABOUT = "Encrypted inference between two parties; forests that forget (from Python, see demo)."
+_ABOUT = "Encrypted inference, data valuation, and forests that forget (from Python, see demo)."
 
 app = typer.Typer(
     name="privml",
@@ -68,7 +69,8 @@ def top(
 @app.command()
 def demo(
     only: Annotated[
-        Literal["inference", "forest"] | None, typer.Option(help="One act [default: both].")
+        Literal["inference", "forest", "values", "digits"] | None,
+        typer.Option(help="One act [default: all]."),
     ] = None,
     cipherprune: Annotated[
         bool, typer.Option("--cipherprune", help="Long texts, without and with token pruning.")
@@ -261,6 +263,7 @@ app.command("learn-thresholds")(app_models.learn_thresholds)
 app.command("calibrate-thresholds")(app_models.calibrate_thresholds)
 app.command()(app_models.evaluate)
 app.add_typer(fhe)
+app.add_typer(value)
 
 
 @app.command()

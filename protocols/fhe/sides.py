@@ -1,11 +1,13 @@
 """The two sides for programmers: a client with its front end, a server with its child process.
 
->>> client = FheClient.load("photos/client", trusted=[operator])  # doctest: +SKIP
->>> keys = client.keygen()  # doctest: +SKIP
->>> queries = client.encrypt([photo])  # doctest: +SKIP
->>> with FheServer.load("photos/server", trusted=[operator]) as server:  # doctest: +SKIP
-...     answers = [server.run(query, keys) for query in queries]
->>> client.decrypt(answers).classes  # doctest: +SKIP
+Both in one program::
+
+    client = FheClient.load("photos/client", trusted=[operator])
+    keys = client.keygen()
+    queries = client.encrypt([photo])
+    with FheServer.load("photos/server", trusted=[operator]) as server:
+        answers = [server.run(query, keys) for query in queries]
+    classes = client.decrypt(answers).classes
 """
 
 from __future__ import annotations
