@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from product_party import Model, encoder_of
 from privml.backbones import Encoded
 from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.cipherprune.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from privml.protocols.cipherprune.learning import Evaluation
 
 TOKENS = 128
 THRESHOLDS = "thresholds.json"
@@ -157,8 +161,13 @@ def clear_accuracy(model: Model, data: Sentences) -> float:
 
 def clear_pruned(artefact: Artefact, data: Sentences) -> dict[str, object]:
     """Return accuracy and exact token counts of the clear twin with hard thresholds."""
+    return clear_twin(artefact, data).as_dict()
+
+
+def clear_twin(artefact: Artefact, data: Sentences) -> Evaluation:
+    """Run the clear twin with hard thresholds in float32."""
     from privml.protocols.cipherprune.learning import Rows, evaluate
 
     encoder, found = encoder_of(artefact.pruned), Thresholds.load(artefact.thresholds)
     rows = Rows(data.ids, data.labels, encoder.config.pad_id)
-    return evaluate(encoder, rows, found, reduce=artefact.prune.reduce).as_dict()
+    return evaluate(encoder, rows, found, reduce=artefact.prune.reduce)

@@ -6,25 +6,28 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cipherprune_artefact import (
     Artefact,
     Sentences,
     clear_accuracy,
-    clear_pruned,
+    clear_twin,
     read_sentences,
 )
 from cipherprune_runs import OURS, NoRoom, Runs, Variant, both_ways, in_turn, running, times
 from cipherprune_speed import by_length
 from cipherprune_sst2 import right
-from cipherprune_worker import simulate_all
+from cipherprune_worker import Simulated, simulate_all
 from frame import Options, Report, absent, reported
 from numpy.typing import NDArray
 
 from privml.report import Point, efficient, pareto_png
 from privml.storage.publish import atomic_write
+
+if TYPE_CHECKING:
+    from privml.protocols.cipherprune.learning import Evaluation
 
 SENTENCES, TURNS = 10, 3
 ACCURACY_ROWS = 0
@@ -155,15 +158,30 @@ def _plots(
     for a in budgets:
         report.progress(f"  simulating {len(chosen)} sentences with {a.name}")
         found = simulate_all(a.pruned, a.prune, chosen.ids, n=data.n, progress=report.progress)
+        twin = clear_twin(a, chosen)
         for plot, accuracy in zip(plots, right_of, strict=True):
-            part = chosen.take(plot.group.rows)
-            accuracy[a.name] = right([found[int(i)] for i in plot.group.rows], part)
-            plot.budgets.append({"label": a.name, "clear_twin": clear_pruned(a, part)})
+            rows = plot.group.rows
+            accuracy[a.name] = right([found[int(i)] for i in rows], chosen.take(rows))
+            plot.budgets.append({"label": a.name, **beside(twin, found, chosen, rows)})
     rows = np.unique(np.concatenate([g.measured for g in groups]))
     runs = _measured(report, budgets, chosen, rows, turns=1 if options.quick else TURNS)
     for plot, accuracy in zip(plots, right_of, strict=True):
         plot.points += points_of(runs, plot.group.measured, accuracy, n=data.n)
     return plots
+
+
+def beside(
+    twin: Evaluation, found: Sequence[Simulated], data: Sentences, rows: NDArray[np.intp]
+) -> dict[str, Any]:
+    """Return what the clear twin does with some sentences, and how often the protocol agrees."""
+    same = [twin.predictions[i] == int(found[i].output.argmax()) for i in rows]
+    return {
+        "clear_twin_accuracy": float((twin.predictions == data.labels)[rows].mean()),
+        "same_class_as_twin": float(np.mean(same)),
+        "share_kept": float(twin.kept[1:, rows].mean() / twin.kept[0, rows].mean()),
+        "tokens_per_layer": twin.kept[:, rows].mean(axis=1).round(2).tolist(),
+        "high_per_layer": twin.high[:, rows].mean(axis=1).round(2).tolist(),
+    }
 
 
 def points_of(

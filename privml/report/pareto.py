@@ -57,7 +57,8 @@ def pareto_png(points: Sequence[Point], *, title: str, dpi: int = 150) -> bytes:
     Parameters
     ----------
     points
-        At least one; those that are no references are joined in the order of their cost.
+        At least one, of positive cost. A line joins those that are no references and that no
+        cheaper one beats.
     title
         Line above both panels: what was measured, where, under which claim.
     dpi
@@ -97,17 +98,30 @@ def pareto_png(points: Sequence[Point], *, title: str, dpi: int = 150) -> bytes:
 
 
 def _panel(axes: Axes, points: Sequence[Point], costs: Sequence[float], label: str) -> None:
-    """Draw one panel."""
-    pairs = [(c, p) for c, p in zip(costs, points, strict=True) if not p.reference]
-    pairs.sort(key=lambda pair: pair[0])
-    axes.plot([c for c, _ in pairs], [100 * p.accuracy for _, p in pairs], "o-", color="tab:blue")
-    for cost, point in zip(costs, points, strict=True):
-        if point.reference:
-            axes.plot(cost, 100 * point.accuracy, "x", color="tab:red")
+    """Draw one panel; costs on a logarithmic scale, for references cost many times as much."""
+    pairs = sorted(zip(costs, points, strict=True), key=lambda pair: (pair[0], -pair[1].accuracy))
+    front = _front([(c, p.accuracy) for c, p in pairs if not p.reference])
+    axes.plot([c for c, _ in front], [100 * a for _, a in front], "-", color="tab:blue")
+    for at, (cost, point) in enumerate(pairs):
+        marker, color = ("x", "tab:red") if point.reference else ("o", "tab:blue")
+        axes.plot(cost, 100 * point.accuracy, marker, color=color)
+        side = (0, 9) if point.reference else (6, 2 if at % 2 else -9)
         axes.annotate(
-            point.label, (cost, 100 * point.accuracy), xytext=(4, 5), fontsize=7,
-            textcoords="offset points",
+            point.label, (cost, 100 * point.accuracy), xytext=side, fontsize=7,
+            textcoords="offset points", ha="center" if point.reference else "left",
         )  # fmt: skip
-    axes.set_xlim(0, 1.45 * max(costs))  # room for the labels
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(0.8 * min(costs), 2 * max(costs))  # room for the labels
+    axes.margins(y=0.12)
     axes.set_xlabel(label)
     axes.grid(visible=True, alpha=0.3)
+
+
+def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the (cost, accuracy) pairs that no cheaper one reaches; they come ordered by cost."""
+    found: list[tuple[float, float]] = []
+    for cost, accuracy in pairs:
+        if not found or accuracy > found[-1][1]:
+            found.append((cost, accuracy))
+    return found
