@@ -15,7 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from privml.errors import DeadlineExceeded, MalformedMessage, PeerAborted, ProtocolError
+from privml.errors import (
+    DeadlineExceeded,
+    HandshakeMismatch,
+    MalformedMessage,
+    PeerAborted,
+    ProtocolError,
+)
 from privml.protocols.fhe import messages
 from privml.protocols.fhe.bundle import MAX_PART_BYTES, ClientPart
 from privml.protocols.fhe.entry import Answer
@@ -221,7 +227,8 @@ class Work:
         PeerAborted, DeadlineExceeded
             No connection for longer than the address's patience.
         UntrustedArtifact, HandshakeMismatch, MalformedMessage
-            The other side is not the server, or does not follow the protocol.
+            The other side is not the server, or does not follow the protocol; a handshake that
+            fails after a first connection counts as a lost connection.
         """
         self.images = self.part.spec.image.check(self.images)
         self._since, tried = time.monotonic(), 0
@@ -229,7 +236,10 @@ class Work:
             before = len(self._answers)
             try:
                 self._once()
-            except (PeerAborted, DeadlineExceeded) as error:
+            except (PeerAborted, DeadlineExceeded, HandshakeMismatch) as error:
+                if isinstance(error, HandshakeMismatch) and not self.connections:
+                    raise
+                # After a first connection: a server that ends in the middle of a handshake.
                 if len(self._answers) > before:
                     tried = 0
                 if self._lost_patience():

@@ -20,6 +20,7 @@ import pytest
 
 from privml.errors import (
     DeadlineExceeded,
+    HandshakeMismatch,
     MalformedMessage,
     ParameterError,
     PeerAborted,
@@ -259,6 +260,32 @@ def test_a_server_that_restarts_is_waited_for(host: Host) -> None:
     assert len(results) == 1
     assert work.uploads == 1  # the keys lie on disk
     assert any("connection lost" in note for note in notes)
+
+
+def test_a_handshake_cut_short_is_tried_again_after_a_first_connection_only(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with host.serving():
+        work, once = host.work("ann"), Work._once
+        cuts: list[int] = []
+
+        def cut(self: Work) -> None:
+            cuts.append(self.connections)
+            if len(cuts) == 1:
+                self.connections = 1
+                raise HandshakeMismatch("cut")
+            once(self)
+
+        monkeypatch.setattr(Work, "_once", cut)
+        work.run()
+        assert cuts == [0, 1]
+
+        def refused(self: Work) -> None:
+            raise HandshakeMismatch("refused")
+
+        monkeypatch.setattr(Work, "_once", refused)
+        with pytest.raises(HandshakeMismatch, match="refused"):
+            host.work("ann").run()
 
 
 def test_evicted_keys_are_sent_again(host: Host) -> None:
