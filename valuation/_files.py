@@ -22,11 +22,12 @@ from privml.valuation.errors import CorruptResult
 if TYPE_CHECKING:
     from privml.valuation.result import ValuationResult
 
-FORMAT: Final = "privml valuation result 1"
+FORMAT: Final = "privml valuation result 2"
 JSON_FILE: Final = "result.json"
 ARRAY_FILE: Final = "values.safetensors"
 _LIMIT: Final = 1 << 30
 _TRACE: Final = "trace."
+SECONDS: Final = _TRACE + "seconds"
 _FLOATS: Final = ("values", "stderr", "ci_low", "ci_high")
 _INTS: Final = ("counts", "truncated_counts")
 _OPTIONAL: Final = {"members": np.int64, "membership_prob": np.float64}
@@ -73,9 +74,10 @@ def arrays_of(result: ValuationResult) -> Arrays:
 
 
 def save(result: ValuationResult, folder: Path) -> None:
-    """Write both files; the JSON, which names the digest of the other, comes last."""
-    data = safetensors.numpy.save(arrays_of(result))
-    text = canonical_json({"format": FORMAT, "arrays": sha256(data), "result": head_of(result)})
+    """Write both files; the JSON, which names the digests of both, comes last."""
+    data, head = safetensors.numpy.save(arrays_of(result)), head_of(result)
+    digests: Head = {"arrays": sha256(data), "head": sha256(canonical_json(head))}
+    text = canonical_json({"format": FORMAT, **digests, "result": head})
     fs.ensure_dir(folder)
     atomic_write(folder / ARRAY_FILE, data)
     atomic_write(folder / JSON_FILE, text)
@@ -91,6 +93,8 @@ def load(folder: Path, known: set[str]) -> dict[str, Any]:
             raise ValueError(f"format {tree['format']!r} is not {FORMAT!r}")
         if tree["arrays"] != sha256(data):
             raise ValueError("the two files do not belong together")
+        if tree["head"] != sha256(canonical_json(tree["result"])):
+            raise ValueError(f"{JSON_FILE} is damaged")
         arrays = dict(safetensors.numpy.load(data))
         found = {**_head_in(tree["result"]), **_arrays_in(arrays)}
         if not set(found) <= known:

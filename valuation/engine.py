@@ -240,9 +240,12 @@ class _Loop:
         return None
 
     def _affordable(self) -> int:
-        """Units up to the end of this round that the budget pays for."""
+        """Units up to the end of this round that the budget pays for and the rule wants."""
         units = self._run.estimate.units
         room = self._round - units % self._round
+        wanted = self._stopping.units() - units
+        if wanted < room:
+            room = max(0, math.ceil(wanted))
         limit = self._stopping.evaluations()
         if math.isinf(limit):
             return room

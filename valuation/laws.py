@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privml.rng import Generator
+from privml.valuation.checks import is_finite, is_whole
 from privml.valuation.errors import SettingError
 
 _SMALLEST_PAIR = 2
@@ -55,13 +56,13 @@ class SizeLaw:
 
         ``p_k = C(n-1, k) B(k + b, n - 1 - k + a) / B(a, b)``; Beta(1, 1) is Shapley.
         """
-        if not (a > 0 and b > 0 and math.isfinite(a) and math.isfinite(b)):
+        if not (is_finite(a) and is_finite(b) and a > 0 and b > 0):
             raise SettingError(f"Beta({a}, {b}): both parameters must be positive numbers")
         top = _players(n) - 1
         log_p = [
             _log_choose(top, k) + _log_beta(k + b, top - k + a) - _log_beta(a, b) for k in range(n)
         ]
-        return cls(f"beta({a:g},{b:g})", _normalised(log_p), efficient=a == b == 1)
+        return cls(f"beta({_named(a)},{_named(b)})", _normalised(log_p), efficient=a == b == 1)
 
     @classmethod
     def banzhaf(cls, n: int) -> Self:
@@ -72,7 +73,7 @@ class SizeLaw:
     @classmethod
     def capped(cls, n: int, s: int) -> Self:
         """Return the law that knows only sizes below s, each alike: ``p_k = 1/s`` for k < s."""
-        if not 1 <= s <= _players(n):
+        if not is_whole(s) or not 1 <= s <= _players(n):
             raise SettingError(f"cap {s} is not in 1..{n}, the number of players")
         log_p = np.full(n, -np.inf)
         log_p[:s] = -math.log(s)
@@ -147,6 +148,12 @@ def _players(n: int) -> int:
     if n < 1:
         raise SettingError(f"a size law needs at least one player, not {n}")
     return n
+
+
+def _named(number: float) -> str:
+    """Return a number as text that gives the same number again; names of laws are digested."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
 
 
 def _log_choose(n: int, k: int) -> float:

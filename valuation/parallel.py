@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypeVar
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from privml.valuation.checks import is_whole
 from privml.valuation.errors import SettingError
 
 BACKENDS: Final = ("loky", "threading", "multiprocessing", "dask")
@@ -51,7 +52,7 @@ class Workers:
     """
 
     def __init__(self, n_jobs: int, *, backend: str = "loky") -> None:
-        if n_jobs < -1 or n_jobs == 0:
+        if not is_whole(n_jobs) or n_jobs < -1 or n_jobs == 0:
             raise SettingError(f"n_jobs={n_jobs!r}: give 1 or more, or -1 for all cores")
         if backend not in BACKENDS:
             raise SettingError(f"backend={backend!r} is unknown; use one of {BACKENDS}")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privml.backbones.digests import Json, canonical_json
+from privml.valuation.checks import is_whole
 from privml.valuation.errors import ProblemError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -26,6 +27,9 @@ GroupMode: TypeAlias = Literal["row", "player"]
 
 _GUESSED_CLASSES: Final = 20
 _SPANS: Final = 2
+_WHOLE: Final = 1 << 53
+_LARGEST: Final = 1e150
+"""Larger numbers are refused: their squares, summed up, would not be finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +85,7 @@ class Problem:
         Parameters
         ----------
         X, X_val
-            (n, d) and (m, d) numbers, all finite; n, m, d >= 1.
+            (n, d) and (m, d) numbers, all finite and at most 1e150 in size; n, m, d >= 1.
         y, y_val
             (n,) and (m,) targets: numbers, or class labels (texts, numbers, booleans).
         ids
@@ -176,13 +180,24 @@ class Problem:
     def rows_of_all(self, coalition: Sequence[int] | Ints) -> Ints:
         """Return the int64 row numbers of a coalition, ascending."""
         if self.group_mode == "row":
-            return np.sort(np.asarray(coalition, dtype=np.int64))
+            rows = np.sort(np.asarray(coalition, dtype=np.int64))
+            if len(rows) and (rows[0] < 0 or rows[-1] >= self.players):
+                raise ProblemError(f"a coalition names a player outside 0..{self.players - 1}")
+            return rows
         parts = [self.rows_of(int(player)) for player in coalition]
         return np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
+    def names_of(self, rows: Ints) -> tuple[PlayerId, ...]:
+        """Return the names of some rows, in the order given."""
+        return tuple(self.row_ids[row] for row in rows.tolist())
+
     def without(self, players: Iterable[int]) -> Self:
-        """Return the problem without some players; the others keep their order and names."""
-        gone = {int(player) for player in players}
+        """Return the problem without some players; the others keep their order and names.
+
+        It is the problem that tables without their rows give: a class that no row and no validation
+        row has any more is gone too. Only the task stays as it was.
+        """
+        gone = {_whole(player) for player in players}
         wrong = sorted(player for player in gone if not 0 <= player < self.players)
         if wrong:
             raise ProblemError(f"there are no players {wrong}; players are 0..{self.players - 1}")
@@ -192,10 +207,13 @@ class Problem:
         stays = ~np.isin(self.player_of, sorted(gone))
         number = np.full(self.players, -1, dtype=np.int64)
         number[keep] = np.arange(len(keep))
+        classes, y, y_val = self._left_classes(self.y[stays])
         return replace(
             self,
             X=_frozen(self.X[stays]),
-            y=_frozen(self.y[stays]),
+            y=_frozen(y),
+            y_val=_frozen(y_val),
+            classes=classes,
             ids=tuple(self.ids[player] for player in keep),
             row_ids=tuple(np.array(self.row_ids, dtype=object)[stays].tolist()),
             player_of=_frozen(number[self.player_of[stays]]),
@@ -219,6 +237,19 @@ class Problem:
             object.__setattr__(self, "_digest", state.hexdigest())
         return self._digest
 
+    def _left_classes(
+        self, y: Floats
+    ) -> tuple[tuple[str | int | float | bool, ...], Floats, Floats]:
+        """Return the classes that some rows and the validation rows have, and both recoded."""
+        if self.task != "classification":
+            return self.classes, y, self.y_val
+        left = np.unique(np.concatenate([y, self.y_val]))
+        if len(left) == len(self.classes):
+            return self.classes, y, self.y_val
+        classes = tuple(self.classes[int(code)] for code in left)
+        own, val = (np.searchsorted(left, codes).astype(np.float64) for codes in (y, self.y_val))
+        return classes, own, val
+
     def _codes(self, y: Floats) -> Ints:
         if self.task != "classification":
             raise ProblemError("a regression has no classes; use a utility for regressions")
@@ -239,9 +270,14 @@ def _columns(table: object) -> tuple[str, ...]:
 
 
 def _table(name: str, given: ArrayLike) -> Floats:
+    _no_mask(name, given)
+    kind = getattr(getattr(given, "dtype", None), "kind", "f")
+    if kind in "cmM":
+        raise ProblemError(f"{name} must be a table of numbers, not {given.dtype}; encode it first")  # type: ignore[union-attr]
     try:
-        table = np.array(given, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused below
+            table = np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
         raise ProblemError(
             f"{name} must be a table of numbers: {error}; encode it first"
         ) from error
@@ -250,37 +286,83 @@ def _table(name: str, given: ArrayLike) -> Floats:
     if not np.isfinite(table).all():
         row = int(np.argmin(np.isfinite(table).all(axis=1)))
         raise ProblemError(f"{name} holds NaN or infinity, first in row {row}; impute or drop it")
+    _no_giants(name, table)
     return table
 
 
+def _no_giants(name: str, numbers: Floats) -> None:
+    if np.abs(numbers).max() > _LARGEST:
+        raise ProblemError(f"{name} holds a number beyond {_LARGEST:g}; scale it")
+
+
 def _labels(name: str, given: ArrayLike, count: int) -> NDArray[Any]:
-    labels = np.asarray(given)
+    _no_mask(name, given)
+    try:
+        labels = np.asarray(given)
+    except ValueError as error:
+        raise ProblemError(f"{name} must be one label for each row: {error}") from error
     if labels.shape != (count,):
         raise ProblemError(f"{name} has shape {labels.shape}; {count} rows need ({count},)")
     if labels.dtype.kind == "O":
-        kinds = {type(label) for label in labels.tolist()}
-        if kinds == {str}:
-            return labels.astype(str)
-        if kinds <= {int, float, bool}:
-            return labels.astype(bool if kinds == {bool} else np.float64)
-        raise ProblemError(
-            f"{name} mixes {sorted(k.__name__ for k in kinds)}; use one kind of label"
-        )
+        labels = _plain_labels(name, labels)
     if labels.dtype.kind not in "biufU":
         raise ProblemError(f"{name} has labels of type {labels.dtype}; use texts or numbers")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ProblemError(f"{name} holds NaN or infinity; drop those rows")
+    if labels.dtype.kind == "U":
+        exact = isinstance(given, np.ndarray) and given.dtype.kind == "U"
+        for label in labels.tolist() if exact else list(cast("Iterable[str]", given)):
+            _check_text(name, label)
     return labels
+
+
+def _plain_labels(name: str, given: NDArray[Any]) -> NDArray[Any]:
+    """Return labels of one kind from objects, numpy scalars among them."""
+    labels = [x.item() if isinstance(x, np.generic) else x for x in given.tolist()]
+    kinds = {type(label) for label in labels}
+    if kinds == {str}:
+        return np.array(labels, dtype=str)
+    if not kinds <= {int, float, bool}:
+        raise ProblemError(
+            f"{name} mixes {sorted(k.__name__ for k in kinds)}; use one kind of label"
+        )
+    if any(isinstance(label, int) and abs(label) >= _WHOLE for label in labels):
+        raise ProblemError(f"{name} holds an integer of 2^53 or more; write it as text")
+    return np.array(labels, dtype=bool if kinds == {bool} else np.float64)
+
+
+def _check_text(name: str, text: str) -> None:
+    """Refuse texts that have no UTF-8 form, and those that numpy would cut."""
+    try:
+        str(text).encode()
+    except UnicodeEncodeError as error:
+        raise ProblemError(f"{name} holds a text that is not valid Unicode; correct it") from error
+    if str(text).endswith("\0"):
+        raise ProblemError(f"{name} holds a text that ends in a zero character; remove it")
+
+
+def _no_mask(name: str, given: object) -> None:
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise ProblemError(f"{name} has masked entries; impute or drop them")
+
+
+def _whole(player: object) -> int:
+    """Return a player's number; floats and texts would name the wrong one."""
+    if not is_whole(player):
+        raise ProblemError(f"players are whole numbers, not {type(player).__name__}")
+    return int(player)  # type: ignore[call-overload, no-any-return]
 
 
 def _numbers(name: str, labels: NDArray[Any]) -> Floats:
     if labels.dtype.kind == "U":
         raise ProblemError(f"{name} holds texts; a regression needs numbers")
-    return labels.astype(np.float64)
+    numbers = labels.astype(np.float64)
+    _no_giants(name, numbers)
+    return numbers
 
 
 def _checked_task(task: str) -> Task:
-    if task not in {"classification", "regression"}:
+    if task not in ("classification", "regression"):
         raise ProblemError(f"task={task!r} is unknown; use 'classification' or 'regression'")
     return cast("Task", task)
 
@@ -301,7 +383,15 @@ def _task(y: NDArray[Any], y_val: NDArray[Any]) -> Task:
 def _encode(y: NDArray[Any], y_val: NDArray[Any]) -> tuple[tuple[Any, ...], Floats, Floats]:
     if (y.dtype.kind == "U") != (y_val.dtype.kind == "U"):
         raise ProblemError("y and y_val have labels of different types; use one type")
-    found, codes = np.unique(np.concatenate([y, y_val]), return_inverse=True)
+    both = np.concatenate([y, y_val])
+    for labels in (y, y_val):
+        if (
+            both.dtype.kind == "f"
+            and labels.dtype.kind in "iu"
+            and (np.abs(labels) >= _WHOLE).any()
+        ):
+            raise ProblemError("y holds an integer of 2^53 or more; write labels as texts")
+    found, codes = np.unique(both, return_inverse=True)
     numbers = codes.astype(np.float64)
     return tuple(found.tolist()), numbers[: len(y)], numbers[len(y) :]
 
@@ -309,13 +399,17 @@ def _encode(y: NDArray[Any], y_val: NDArray[Any]) -> tuple[tuple[Any, ...], Floa
 def _names(name: str, given: Iterable[PlayerId] | None, count: int) -> tuple[PlayerId, ...]:
     if given is None:
         return tuple(range(count))
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise ProblemError(f"{name} is a list of names, not one {type(given).__name__}")
     plain = [value.item() if isinstance(value, np.generic) else value for value in given]
     if len(plain) != count:
         raise ProblemError(f"{name} has {len(plain)} entries; {count} rows need {count}")
     for value in plain:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise ProblemError(f"{name} holds {type(value).__name__}; use texts or integers")
-        if isinstance(value, int) and abs(value) >= 1 << 53:
+        if isinstance(value, str):
+            _check_text(name, value)
+        elif abs(value) >= _WHOLE:
             raise ProblemError(f"{name} holds an integer of 2^53 or more; write it as text")
     return tuple(plain)
 

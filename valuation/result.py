@@ -186,6 +186,9 @@ class ValuationResult:
         stderr = np.sqrt(variance)
         half = half_width(stderr, counts - 1, self.ci_level)
         known = not math.isnan(self.efficiency_residual + other.efficiency_residual)
+        extras, units = dict(self.extras), other.extras.get("units")
+        if isinstance(extras.get("units"), int) and isinstance(units, int):
+            extras["units"] = int(str(extras["units"])) + units
         weight = float(self.counts.sum()) / max(float(counts.sum()), 1.0)
         residual = weight * self.efficiency_residual + (1 - weight) * other.efficiency_residual
         return replace(
@@ -202,12 +205,15 @@ class ValuationResult:
             efficiency_residual=residual if known else math.nan,
             stop_reason=f"merged: {self.stop_reason}; {other.stop_reason}",
             seeds=(*self.seeds, *other.seeds),
+            extras=extras,
         )
 
     def digest(self) -> str:
         """Return 64 hex digits of everything but the time taken and the versions."""
         state = hashlib.sha256(canonical_json(_files.head_of(self, skip=("seconds", "versions"))))
         for name, array in sorted(_files.arrays_of(self).items()):
+            if name == _files.SECONDS:
+                continue
             state.update(name.encode() + b"\0" + array.tobytes())
         return state.hexdigest()
 

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from privml.backbones.digests import Json
+from privml.valuation.checks import is_finite
 from privml.valuation.errors import SettingError
 from privml.valuation.problem import Floats
 
@@ -59,6 +60,10 @@ class Stopping(ABC):
         """Return the evaluations that may be spent in all; infinite if not limited."""
         return math.inf
 
+    def units(self) -> float:
+        """Return the units that may be done in all; infinite if not limited."""
+        return math.inf
+
     @abstractmethod
     def spec(self) -> Json:
         """Return the rule as JSON."""
@@ -77,7 +82,7 @@ class MaxEvaluations(Stopping):
     count: int
 
     def __post_init__(self) -> None:
-        _positive("MaxEvaluations", self.count)
+        _positive("MaxEvaluations", self.count, whole=True)
 
     def verdict(self, progress: Progress) -> Verdict | None:
         """Return the budget verdict once it is spent."""
@@ -101,11 +106,19 @@ class MaxUnits(Stopping):
     count: int
 
     def __post_init__(self) -> None:
-        _positive("MaxUnits", self.count)
+        _positive("MaxUnits", self.count, whole=True)
 
     def verdict(self, progress: Progress) -> Verdict | None:
         """Return the budget verdict once the units are done."""
-        return Verdict("budget", f"{self.count} units") if progress.units >= self.count else None
+        if progress.units < self.count:
+            return None
+        beyond = progress.units > self.count  # of a checkpoint that had gone further
+        done = f"{progress.units} units, more than the {self.count} asked for"
+        return Verdict("budget", done if beyond else f"{self.count} units")
+
+    def units(self) -> float:
+        """Return the number."""
+        return float(self.count)
 
     def spec(self) -> Json:
         """Return the rule as JSON."""
@@ -119,7 +132,7 @@ class MaxRows(Stopping):
     count: int
 
     def __post_init__(self) -> None:
-        _positive("MaxRows", self.count)
+        _positive("MaxRows", self.count, whole=True)
 
     def verdict(self, progress: Progress) -> Verdict | None:
         """Return the budget verdict once it is spent."""
@@ -204,6 +217,10 @@ class AnyOf(Stopping):
         """Return the smallest budget."""
         return min(rule.evaluations() for rule in self.rules)
 
+    def units(self) -> float:
+        """Return the smallest number."""
+        return min(rule.units() for rule in self.rules)
+
     def spec(self) -> Json:
         """Return the rule as JSON."""
         return {"any": [rule.spec() for rule in self.rules]}
@@ -229,11 +246,17 @@ class AllOf(Stopping):
         """Return the largest budget."""
         return max(rule.evaluations() for rule in self.rules)
 
+    def units(self) -> float:
+        """Return the largest number."""
+        return max(rule.units() for rule in self.rules)
+
     def spec(self) -> Json:
         """Return the rule as JSON."""
         return {"all": [rule.spec() for rule in self.rules]}
 
 
-def _positive(name: str, value: float) -> None:
-    if not value > 0 or not math.isfinite(value):
+def _positive(name: str, value: float, *, whole: bool = False) -> None:
+    if not is_finite(value) or not value > 0:
         raise SettingError(f"{name}({value}): give a positive number")
+    if whole and int(value) != value:
+        raise SettingError(f"{name}({value}): give a whole number")

@@ -53,8 +53,13 @@ def start(folder: Path, *words: object) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", BOOT, *map(str, words)], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_heed_interrupts,
     )  # fmt: skip
+
+
+def _heed_interrupts() -> None:
+    """Undo what a background job inherits: an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def here(*words: object) -> int:

@@ -192,6 +192,10 @@ def _scratch(method: Valuer, left: Problem, deletion: Deletion) -> ValuationResu
         bags = deletion.method.__dict__["bags_"]
         return again.fit_bags(left, bags).result_  # type: ignore[no-any-return]
     if isinstance(method, Semivalue):
+        if deletion.recording is not None and not deletion.recording.used.all():
+            nobody = np.empty(0, dtype=np.int64)
+            anew = deletion.recording.without(left, nobody, reuse="none", refill=False)
+            return anew.result(left)
         if deletion.recording is not None:
             units = deletion.recording.units
             again.set_params(sampler=deletion.recording.sampler)

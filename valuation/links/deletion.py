@@ -69,8 +69,8 @@ def after_delete(
     Notes
     -----
     KNN-Shapley, leave-one-out, enumeration and class-wise values are computed anew from the
-    survivors, which is exact; for the first two that takes one pass. Utilities that seed a model by
-    its row numbers draw others for the survivors: reused scores are then as good, but not equal.
+    survivors, which is exact; for the first two that takes one pass. A class that only deleted
+    records had is gone as well, see :meth:`privml.valuation.problem.Problem.without`.
 
     Raises
     ------
@@ -101,6 +101,8 @@ def after_delete(
 def players_of(problem: Problem, ids: Iterable[PlayerId]) -> Ints:
     """Return the numbers of named players, ascending; raises ``ProblemError``."""
     number = {name: at for at, name in enumerate(problem.ids)}
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise ProblemError(f"ids is a list of names, not one {type(ids).__name__}")
     wanted = list(ids)
     unknown = [name for name in wanted if name not in number]
     if unknown:

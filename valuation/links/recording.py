@@ -59,6 +59,8 @@ class Recording:
         Cost of the last step: of the run, or of the deletion.
     data_digest
         Digest of the problem of the survivors.
+    classes
+        Number of its classes.
     """
 
     utility: Utility
@@ -72,6 +74,7 @@ class Recording:
     evaluations: int
     rows_trained: int
     data_digest: str
+    classes: int
 
     @property
     def units(self) -> int:
@@ -150,7 +153,10 @@ class Recording:
         reuse
             ``"suffix"``: each prefix behind a deleted player is scored on its own; ``"none"``:
             walks are scored as a whole; ``"auto"``: as a whole where the utility shares work along
-            a walk, which is then cheaper and equal bit for bit to a run from scratch.
+            a walk, which is then cheaper and equal bit for bit to a run from scratch. With
+            ``"none"`` draws are scored anew as well. Nothing is reused where a score may depend on
+            more than the rows of its coalition: for games that are not
+            :attr:`~privml.valuation.utilities.base.Game.local`, and if a class is gone.
         refill
             Score draws again that held a deleted player; else they no longer count.
         """
@@ -161,10 +167,11 @@ class Recording:
         sampler.check(law)
         with Workers(1):
             game = self.utility.open(problem)
+            valid = reuse != "none" and game.local and len(problem.classes) == self.classes
             if isinstance(sampler.base, MSR):
-                scores, used = self._draws(game, sampler, law, refill=refill)
+                scores, used = self._draws(game, sampler, law, refill=refill, valid=valid)
             else:
-                share = type(game)._walks is Game._walks if reuse == "auto" else reuse == "suffix"
+                share = valid and (reuse == "suffix" or type(game)._walks is Game._walks)
                 scores = self._walks(game, sampler, law, single=share)
                 used = self.used
             full = _all_players(game, scores, walks=not isinstance(sampler.base, MSR))
@@ -179,6 +186,7 @@ class Recording:
             evaluations=game.tally.evaluations,
             rows_trained=game.tally.rows_trained,
             data_digest=problem.digest(),
+            classes=len(problem.classes),
         )
 
     def save(self, path: Path | str) -> None:
@@ -238,19 +246,20 @@ class Recording:
             estimate.add(unit.coalitions[0], float(self.scores[number, 0]))
 
     def _draws(
-        self, game: Game, sampler: Survivors, law: SizeLaw, *, refill: bool
+        self, game: Game, sampler: Survivors, law: SizeLaw, *, refill: bool, valid: bool
     ) -> tuple[Floats, Ints]:
         scores, used = self.scores.copy(), self.used.copy()
         for number in range(self.units):
             before, after = self._unit(number), sampler.unit(number, self.seed, law)
             if not len(after.coalitions[0]):
                 scores[number, 0] = game.empty
-            if len(before.coalitions[0]) == len(after.coalitions[0]):
-                continue
-            if refill:
+            held = len(before.coalitions[0]) != len(after.coalitions[0])
+            if held and not refill:
+                used[number] = 0
+            if not used[number]:
+                scores[number] = np.nan
+            elif held or not valid:
                 scores[number] = game.score(after.coalitions)
-            else:
-                scores[number], used[number] = np.nan, 0
         return scores, used
 
     def _walks(self, game: Game, sampler: Survivors, law: SizeLaw, *, single: bool) -> Floats:
@@ -306,7 +315,7 @@ def record(method: Semivalue, problem: Problem, *, units: int) -> Recording:
     return Recording(
         utility, sampler, law, seed, scores, np.ones(units, dtype=np.int64), full, game.empty,
         int(cost[0]) + game.tally.evaluations, int(cost[1]) + game.tally.rows_trained,
-        problem.digest(),
+        problem.digest(), len(problem.classes),
     )  # fmt: skip
 
 

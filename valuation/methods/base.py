@@ -6,6 +6,7 @@ import math
 import platform
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self
 
@@ -15,6 +16,7 @@ from sklearn.base import BaseEstimator
 
 from privml.backbones.digests import Json, canonical_json, sha256
 from privml.rng import ScienceSeed
+from privml.valuation.checks import is_finite, is_whole
 from privml.valuation.errors import SettingError
 from privml.valuation.problem import Floats, PlayerId, Problem, Task
 from privml.valuation.result import ValuationResult
@@ -88,6 +90,18 @@ def seed_text(seed: ScienceSeed) -> str:
     return f"{seed.value:x}"
 
 
+def require_whole(name: str, value: object, *, least: int = 1) -> None:
+    """Raise ``SettingError`` unless a setting is a whole number of at least ``least``."""
+    if not is_whole(value) or int(value) < least:  # type: ignore[call-overload]
+        raise SettingError(f"{name}={value!r}: give at least {least}, a whole number")
+
+
+def require_level(level: object) -> None:
+    """Raise ``SettingError`` unless a confidence lies strictly between 0 and 1."""
+    if not is_finite(level) or not 0 < level < 1:  # type: ignore[operator]
+        raise SettingError(f"ci_level={level!r} must lie strictly between 0 and 1")
+
+
 def checked_utility(utility: object) -> Utility:
     """Return the utility; raises ``SettingError`` if it is something else, as a class."""
     if not isinstance(utility, Utility):
@@ -104,6 +118,11 @@ def spec_digest(spec: Mapping[str, Json]) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions that a result records."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     out = {"python": platform.python_version(), "numpy": np.__version__}
     for name in ("privml", "scikit-learn"):
         try:

@@ -246,7 +246,7 @@ def class_worth(
         X=np.ascontiguousarray(problem.X[rows]),
         y=np.ascontiguousarray(problem.y[rows]),
         ids=tuple(range(players)),
-        row_ids=tuple(range(len(rows))),
+        row_ids=problem.names_of(rows),
         player_of=owner,
         group_mode="player" if len(context) else "row",
         _digest="",

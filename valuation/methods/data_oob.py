@@ -21,13 +21,13 @@ from sklearn.utils.validation import has_fit_parameter
 
 from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
-from privml.valuation.errors import SettingError, UtilityFailed
+from privml.valuation.errors import ProblemError, SettingError, UtilityFailed
 from privml.valuation.intervals import half_width
 from privml.valuation.methods.base import Valuer, seed_of, seed_text, spec_digest, versions
 from privml.valuation.parallel import Workers
 from privml.valuation.problem import Floats, Ints, PlayerId, Problem, Task
 from privml.valuation.result import ValuationResult
-from privml.valuation.utilities.base import batches, plain
+from privml.valuation.utilities.base import batches, plain, single
 
 Score: TypeAlias = Literal["match", "probability"]
 _CHUNK: Final = 8
@@ -158,8 +158,13 @@ class DataOOB(Valuer):
     ) -> Self:
         """Value the rows, or groups of rows, of a table; validation rows are not used."""
         if X_val is None or y_val is None:
-            labels = np.asarray(y)
-            X_val, y_val = np.zeros((1, np.shape(X)[1])), np.sort(labels)[:1]
+            try:
+                rows, labels = np.asarray(X), np.asarray(y)
+            except ValueError as error:
+                raise ProblemError(f"X and y are no tables: {error}") from error
+            if rows.ndim != 2 or not labels.ndim:
+                raise ProblemError("X is a table of rows and columns, y one label for each row")
+            X_val, y_val = np.zeros((1, rows.shape[1])), labels[:1]
         return super().fit(X, y, X_val, y_val, groups=groups, ids=ids, task=task)
 
     def fit_problem(self, problem: Problem) -> Self:
@@ -300,7 +305,7 @@ def _chunk(part: tuple[_Job, int, int, bool]) -> tuple[Floats, NDArray[np.float3
     problem = job.problem
     sums, cost = np.zeros((3, problem.players)), np.zeros(2, dtype=np.int64)
     kept = np.full((stop - start if keep else 0, problem.n), np.nan, dtype=np.float32)
-    rows = problem.X.astype(np.float32) if job.model.__class__ in _TREES.values() else problem.X
+    rows = single("X", problem.X) if job.model.__class__ in _TREES.values() else problem.X
     for bag in range(start, stop):
         counts = job.bags.counts(bag)[problem.player_of]
         out = counts == 0

@@ -263,7 +263,7 @@ class _Block:
         regression = problem.task == "regression"
         nothing = rule.nothing(problem, self.truth)
         if rule.radius is not None:
-            return formulas.threshold(self.own, self.squares <= rule.radius**2, nothing)
+            return formulas.threshold(self.own, self.squares <= rule.radius * rule.radius, nothing)
         if rule.normalised and (regression or rule.weights != "uniform"):
             return np.stack([self._by_sets(row, nothing[row]) for row in range(len(self.own))])
         if rule.normalised:
@@ -286,7 +286,7 @@ class _Block:
         weighted = self.own * rule.weigh(self.squares)
         for row in range(len(owner)):
             if rule.radius is not None:
-                inside = self.squares[row] <= rule.radius**2
+                inside = self.squares[row] <= rule.radius * rule.radius
                 out += threshold_groups(
                     owner[row, inside],
                     self.own[row, inside],

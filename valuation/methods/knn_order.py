@@ -25,6 +25,7 @@ Order = NDArray[np.int32]
 Precision: TypeAlias = Literal["float64", "float32"]
 PRECISIONS: Final = ("float64", "float32")
 _PANEL: Final = 16
+_DIGITS: Final = 1e6
 _I32, _I64, _PTR = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 
 
@@ -55,7 +56,7 @@ class Neighbours:
         SettingError
             The precision is unknown.
         ProblemError
-            A number does not fit into it.
+            A number, or the square of a distance, does not fit into it.
         """
         if precision not in PRECISIONS:
             raise SettingError(f"precision={precision!r} is unknown; use one of {PRECISIONS}")
@@ -65,6 +66,7 @@ class Neighbours:
             tests = np.ascontiguousarray(x_val, dtype=kind)
         if not (np.isfinite(rows).all() and np.isfinite(tests).all()):
             raise ProblemError(f"a number is too large for {precision}; scale the columns")
+        _check_range(rows, tests)
         n, d = rows.shape
         padded = np.zeros((-(-n // _PANEL) * _PANEL, d), dtype=kind)
         padded[:n] = rows
@@ -108,6 +110,22 @@ class Neighbours:
         )
         _native.check(code, name)
         return order, squares.astype(np.float64, copy=False)
+
+
+def _check_range(rows: NDArray[Any], tests: NDArray[Any]) -> None:
+    """Refuse tables whose squared distances overflow in float32, or are all next to 0.
+
+    In float64 those of a problem cannot overflow; infinite ones come last, by row number.
+    """
+    high = np.maximum(rows.max(axis=0), tests.max(axis=0))
+    low = np.minimum(rows.min(axis=0), tests.min(axis=0))
+    with np.errstate(over="ignore", under="ignore"):
+        spread = high - low
+        whole = (spread * spread).sum(dtype=rows.dtype)
+    if rows.dtype == np.float32 and not np.isfinite(whole):
+        raise ProblemError(f"squared distances are too large for {rows.dtype}; scale the columns")
+    if spread.any() and whole < _DIGITS * np.finfo(rows.dtype).tiny:
+        raise ProblemError(f"squared distances are too small for {rows.dtype}; scale the columns")
 
 
 def ref_nearest(rows: NDArray[Any], tests: NDArray[Any], keep: int) -> tuple[Order, Floats]:

@@ -16,6 +16,7 @@ U(S) is the mean over validation rows. They never see each other.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -67,13 +68,13 @@ class KnnRule:
             raise SettingError(f"k={self.k!r} must be a whole number of at least 1")
         if self.weights not in WEIGHTS:
             raise SettingError(f"weights={self.weights!r} is unknown; use one of {WEIGHTS}")
-        if not (0 < self.bandwidth < math.inf):
-            raise SettingError(f"bandwidth={self.bandwidth} must be a positive number")
+        if not 0 < _number(self.bandwidth) < math.inf:
+            raise SettingError(f"bandwidth={self.bandwidth!r} must be a positive number")
         if self.empty != "chance" and not math.isfinite(_number(self.empty)):
             raise SettingError(f"empty={self.empty!r}: give 'chance' or a finite number")
         if self.radius is not None:
-            if not 0 <= self.radius < math.inf:
-                raise SettingError(f"radius={self.radius} must be a number of at least 0")
+            if not 0 <= _number(self.radius) < math.inf:
+                raise SettingError(f"radius={self.radius!r} must be a number of at least 0")
             if self.weights != "uniform" or self.normalised:
                 raise SettingError("weights and normalised belong to k neighbours, not to a radius")
             if problem.task != "classification":
@@ -88,8 +89,14 @@ class KnnRule:
         if self.weights == "uniform":
             return 1.0
         if self.weights == "inverse":
-            return np.asarray(1.0 / (1.0 + np.sqrt(squares) / self.bandwidth))
-        scaled = squares / (2.0 * self.bandwidth**2)
+            with np.errstate(over="ignore"):
+                near = 1.0 / (1.0 + np.sqrt(squares) / self.bandwidth)
+            return np.asarray(np.maximum(near, _FLOOR))
+        unit = 2.0 * self.bandwidth * self.bandwidth
+        with np.errstate(over="ignore"):
+            # the square of a bandwidth may be 0 or infinite where the bandwidth is not
+            plain = sys.float_info.min <= unit < math.inf
+            scaled = squares / unit if plain else squares / self.bandwidth / self.bandwidth / 2.0
         return np.asarray(np.maximum(np.exp(-scaled), _FLOOR))
 
     def nothing(self, problem: Problem, truth: Floats) -> Floats:
@@ -125,7 +132,7 @@ class KnnRule:
         if self.radius is None:
             there = there & (np.cumsum(there, axis=1) <= self.k)
         else:
-            there = there & (squares <= self.radius**2)
+            there = there & (squares <= self.radius * self.radius)
         regression = problem.task == "regression"
         own = labels if regression else (labels == truth[:, None]).astype(np.float64)
         weight = np.where(there, self.weigh(squares), 0.0)

@@ -21,6 +21,8 @@ from privml.valuation.laws import SizeLaw
 from privml.valuation.methods.base import (
     Valuer,
     checked_utility,
+    require_level,
+    require_whole,
     residual,
     seed_of,
     seed_text,
@@ -161,12 +163,16 @@ class Semivalue(Valuer):
         group_mode: str = "row",
     ) -> ValuationResult:
         rounds = _DEFAULT_ROUND if self.round_units is None else self.round_units
-        if rounds < 1:
-            raise SettingError(f"round_units={rounds}: give at least 1")
-        if not 0 < self.ci_level < 1:
-            raise SettingError(f"ci_level={self.ci_level} must lie strictly between 0 and 1")
+        require_whole("round_units", rounds)
+        require_level(self.ci_level)
         law, sampler = self.law(len(ids)), self.sampler or self.default_sampler()
         seed, stopping = seed_of(self.random_state), self._stopping(len(ids))
+        kinds: list[tuple[object, type]] = [(sampler, Sampler), (stopping, Stopping)]
+        if not all(isinstance(value, kind) for value, kind in kinds):
+            raise SettingError(
+                "sampler and stopping are objects such as Antithetic() and MaxUnits(9)"
+            )
+        sampler.check(law)
         spec = spec_digest({"law": law.name, "sampler": sampler.spec(), **described})
         plan = engine.Plan(
             source,

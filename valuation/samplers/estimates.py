@@ -15,6 +15,7 @@ from privml.valuation.problem import Floats, Ints
 
 Arrays = dict[str, NDArray[Any]]
 _TWO: Final = 2
+_NEVER_NEGATIVE: Final = frozenset({"squares", "cut"})
 
 
 class Estimate(ABC):
@@ -66,7 +67,10 @@ class Estimate(ABC):
             given = arrays[name]
             if given.shape != array.shape or given.dtype != array.dtype:
                 raise CorruptResult(f"{name} in the checkpoint has another form; remove it")
-            array[...] = given
+            if not np.isfinite(given).all() or (name in _NEVER_NEGATIVE and (given < 0).any()):
+                raise CorruptResult(f"{name} in the checkpoint has impossible numbers; remove it")
+        for name, array in own.items():
+            array[...] = arrays[name]
         self.units = units
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from privml.rng import Generator, ScienceSeed
+from privml.valuation.checks import is_whole
 from privml.valuation.errors import SettingError
 from privml.valuation.laws import SizeLaw
 from privml.valuation.problem import Ints
@@ -141,7 +142,7 @@ class Stratified(WalkSampler):
     def check(self, law: SizeLaw) -> None:
         """Check the number of strata."""
         del law
-        if self.strata < 2:
+        if not is_whole(self.strata) or self.strata < 2:
             raise SettingError(f"Stratified(strata={self.strata}): give at least 2")
 
 

@@ -85,6 +85,9 @@ class Arms:
 
 def standardised(table: Floats) -> Floats:
     """Return columns of mean 0 and variance 1; constant columns become 0."""
+    # powers of two change no digit, and keep squares from overflow and underflow
+    _, power = np.frexp(np.abs(table).max(axis=0, initial=0.0))
+    table = np.ldexp(table, -power)
     centred = table - table.mean(axis=0)
     sd = centred.std(axis=0)
     flat = sd <= 1e-12 * np.maximum(np.abs(table).max(axis=0, initial=0.0), 1e-300)

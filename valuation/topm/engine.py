@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from privml.backbones.digests import Json, canonical_json
 from privml.rng import ScienceSeed
+from privml.valuation.checks import is_whole
 from privml.valuation.errors import CorruptResult, RunMismatch, SettingError
 from privml.valuation.topm.arms import Arms
 from privml.valuation.topm.beliefs import Beliefs, Ties
@@ -31,6 +32,7 @@ from privml.valuation.topm.sums import Floats, Ints
 from privml.valuation.topm.target import Kind, Request, Target
 
 _Unit = tuple[Kind, tuple[int, ...]]
+_LARGEST = 1e150  # as for the scores of games
 
 
 class Engine:
@@ -83,7 +85,7 @@ class Engine:
         SettingError
             ``q`` is below 1, or pulls are to begin before hyperparameters are known.
         """
-        if q < 1:
+        if not is_whole(q) or q < 1:
             raise SettingError("ask for at least one request")
         if self._again:
             again, self._again = self._again[:q], self._again[q:]
@@ -112,12 +114,18 @@ class Engine:
         SettingError
             The unit was not asked for or was told before, or the scores do not fit it.
         """
-        unit = request if isinstance(request, int) else request.unit
-        if unit not in self._pending or unit in self._told:
+        unit = request.unit if isinstance(request, Request) else request
+        if not is_whole(unit) or unit not in self._pending or unit in self._told:
             raise SettingError(f"unit {unit} is not waiting for scores")
-        values = np.array(scores, dtype=np.float64).ravel()
+        if isinstance(request, Request) and not request.same_work(self._pending[unit]):
+            raise SettingError(f"this unit {unit} belongs to another run; tell what was asked here")
+        try:
+            values = np.asarray(scores)
+            values = values.astype(np.float64, casting="same_kind").ravel()
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"unit {unit} needs numbers as scores: {error}") from error
         expected = self._pending[unit].scores
-        if len(values) != expected or not np.isfinite(values).all():
+        if len(values) != expected or not (np.abs(values) <= _LARGEST).all():
             raise SettingError(
                 f"unit {unit} needs {expected} finite scores, not {len(values)} as given"
             )

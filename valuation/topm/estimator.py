@@ -13,7 +13,13 @@ from privml.backbones.run_state import arrays_digest
 from privml.rng import ScienceSeed
 from privml.valuation.errors import SettingError
 from privml.valuation.laws import SizeLaw
-from privml.valuation.methods.base import Valuer, checked_utility, seed_of
+from privml.valuation.methods.base import (
+    Valuer,
+    checked_utility,
+    require_level,
+    require_whole,
+    seed_of,
+)
 from privml.valuation.parallel import Workers
 from privml.valuation.problem import Problem
 from privml.valuation.stopping import MaxEvaluations, Progress, Stopping
@@ -170,10 +176,8 @@ class TopM(Valuer):
             The model or metric failed.
         """
         settings = self.settings()
-        if not 0 < self.ci_level < 1:
-            raise SettingError(f"ci_level={self.ci_level} must lie strictly between 0 and 1")
-        if self.batch < 1:
-            raise SettingError(f"batch={self.batch} must be at least 1")
+        require_level(self.ci_level)
+        require_whole("batch", self.batch)
         target = Target.of(_law(self.law, self.cap, problem.players), warm=settings.warm)
         alone = settings.back_end(problem.players) == "independent"
         arms = None if alone else Arms.of(problem, self.features)
@@ -225,7 +229,7 @@ def _law(law: Any, cap: int | None, players: int) -> SizeLaw:  # noqa: ANN401
     if law == "loo":
         return SizeLaw.loo(players)
     if isinstance(law, tuple | list) and len(law) == _BETA and law[0] == "beta":
-        return SizeLaw.beta(players, float(law[1]), float(law[2]))
+        return SizeLaw.beta(players, law[1], law[2])
     raise SettingError(f"law={law!r}: give shapley, banzhaf, loo, ('beta', a, b) or a SizeLaw")
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from privml.backbones.digests import Json
+from privml.valuation.checks import is_finite, is_whole
 from privml.valuation.errors import SettingError
 from privml.valuation.topm.evidence import FitSettings, Hyperparameters
 from privml.valuation.topm.pulls import check_pull
@@ -119,10 +120,21 @@ class Settings:
             if value not in allowed:
                 raise SettingError(f"{name}={value!r}: choose one of {', '.join(allowed)}")
         for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1")
-        if isinstance(self.prior_mean, str) and self.prior_mean != "fit":
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise SettingError(f"{name} must be at least 1, a whole number")
+        if self.prior_mean != "fit" and not is_finite(self.prior_mean):
             raise SettingError(f"prior_mean={self.prior_mean!r}: give fit or a number")
+        if not is_finite(self.noise_weight) or self.noise_weight <= 0:
+            raise SettingError(f"noise_weight={self.noise_weight!r} must be a positive number")
+        if not is_finite(self.lengthscale) or not 1e-100 <= self.lengthscale <= 1e100:
+            raise SettingError(
+                f"lengthscale={self.lengthscale!r} must be positive, 1e-100 to 1e100"
+            )
+        if self.hyperparameters is not None and not isinstance(
+            self.hyperparameters, Hyperparameters
+        ):
+            raise SettingError("hyperparameters: give Hyperparameters, or None to fit them")
         check_pull(self.pull)
         self.rule_used()
         self.width_used()
@@ -185,7 +197,7 @@ def switch_after(switch: str, players: int) -> float:
     """
     if switch == "never":
         return float("inf")
-    head, _, amount = switch.partition(":")
+    head, _, amount = str(switch).partition(":")
     factor = players if amount.endswith("n") else 1
     try:
         value = float(amount.removesuffix("n"))

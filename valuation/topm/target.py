@@ -62,6 +62,18 @@ class Request:
     orders: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     coalitions: tuple[Ints, ...] = ()
 
+    def same_work(self, other: Request) -> bool:
+        """Return whether both ask for the scores of the same coalitions."""
+        mine, its = self.coalitions, other.coalitions
+        alike = (self.unit, self.kind, self.arms, len(mine)) == (
+            other.unit, other.kind, other.arms, len(its),
+        )  # fmt: skip
+        return (
+            alike
+            and np.array_equal(self.orders, other.orders)
+            and all(np.array_equal(a, b) for a, b in zip(mine, its, strict=True))
+        )
+
     @property
     def evaluations(self) -> int:
         """Utility evaluations that scoring costs; the empty coalition is free."""

@@ -39,12 +39,12 @@ class Width:
 
     def __post_init__(self) -> None:
         named = self.kind in {"theory", "heuristic"}
-        if not named and (isinstance(self.kind, str) or not self.kind > 0):
+        if not named and (isinstance(self.kind, str) or not 0 < self.kind < math.inf):
             raise SettingError(f"width={self.kind!r}: give theory, heuristic or a positive number")
         if not 0 < self.delta < 1:
             raise SettingError(f"delta={self.delta} must lie strictly between 0 and 1")
-        if not self.norm >= 0 or not self.sub_gaussian > 0:
-            raise SettingError("norm must be at least 0 and sub_gaussian positive")
+        if not 0 <= self.norm < math.inf or not 0 < self.sub_gaussian < math.inf:
+            raise SettingError("norm must be at least 0, sub_gaussian positive, both finite")
 
     def multiplier(self, *, pulls: int, information: float, least_noise: float) -> float:
         """Return the multiplier after ``pulls`` observations.

@@ -18,15 +18,18 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privml.backbones.digests import Json
 from privml.errors import PrivmlError
-from privml.valuation.errors import SettingError, UtilityFailed
+from privml.valuation.errors import ProblemError, SettingError, UtilityFailed
 from privml.valuation.problem import Floats, Ints, Problem
 
 Coalitions: TypeAlias = Sequence[Ints]
 _MATRIX = 2
 _CHUNK = 256
+_LARGEST = 1e150
+_SLACK = 1e-6
 
 
 class Tally:
@@ -97,6 +100,10 @@ class Game(ABC):
     batch: int = 8
     """Walks worth evaluating together; a hint for schedulers, without effect on scores."""
 
+    local: ClassVar[bool] = False
+    """Whether U of a coalition depends on its own rows, their names and the validation rows alone,
+    bit for bit; then scores stay valid when other players are deleted."""
+
     def __init__(self, players: int, empty: float, *, row_counts: Ints | None = None) -> None:
         if players < 1:
             raise SettingError("a game needs at least one player")
@@ -132,7 +139,7 @@ class Game(ABC):
         asked = [at for at, members in enumerate(sets) if len(members)]
         if asked:
             chosen = [sets[at] for at in asked]
-            out[asked] = self._checked(lambda: self._score(chosen), chosen)
+            out[asked] = self._checked(lambda: self._scored_all(chosen), chosen)
             rows = sum(int(self.row_counts[members].sum()) for members in chosen)
             self.tally.add(len(asked), rows)
         return out
@@ -164,7 +171,7 @@ class Game(ABC):
         if not len(orders):
             return out
         if truncation is None or truncation.tolerance <= 0:
-            out[:, 1:] = self._checked(lambda: self._walks(orders), orders)
+            out[:, 1:] = self._checked(lambda: self._walk_all(orders), orders)
         else:
             out[:, 1:] = self._truncated_walks(orders, truncation)
         self.tally.add(*walk_cost(orders, out, self.row_counts))
@@ -182,7 +189,7 @@ class Game(ABC):
             for start in range(0, length, _CHUNK):
                 stop = min(start + _CHUNK, length)
                 prefixes = [np.sort(order[: k + 1]) for k in range(start, stop)]
-                out[row, start:stop] = self._score(prefixes)
+                out[row, start:stop] = self._scored_all(prefixes)
         return out
 
     def _truncated_walks(self, orders: Ints, truncation: Truncation) -> Floats:
@@ -196,12 +203,33 @@ class Game(ABC):
             if not len(live):
                 break
             prefixes = [np.sort(orders[row, : k + 1]) for row in live]
-            before[live] = out[live, k] = self._checked(lambda p=prefixes: self._score(p), prefixes)
+            found = self._checked(lambda p=prefixes: self._scored_all(p), prefixes)
+            before[live] = out[live, k] = found
         return out
+
+    def _scored_all(self, coalitions: Coalitions) -> Any:  # noqa: ANN401 - what a game answers
+        """Return one score for each coalition, and see to it that there is one."""
+        found = np.asarray(self._score(coalitions))
+        if found.shape != (len(coalitions),):
+            raise UtilityFailed(
+                f"{type(self).__name__} gave shape {found.shape} for {len(coalitions)} coalitions"
+            )
+        return found
+
+    def _walk_all(self, orders: Ints) -> Any:  # noqa: ANN401 - what a game answers
+        found = np.asarray(self._walks(orders))
+        if found.shape != orders.shape:
+            raise UtilityFailed(
+                f"{type(self).__name__} gave shape {found.shape} for {orders.shape}"
+            )
+        return found
 
     def _checked(self, evaluate: Any, coalitions: Coalitions | Ints) -> Floats:  # noqa: ANN401
         try:
-            scores = np.asarray(evaluate(), dtype=np.float64)
+            found = np.asarray(evaluate())
+            if found.dtype.kind == "c":
+                raise TypeError("a score is one real number")
+            scores = found.astype(np.float64)
         except (PrivmlError, MemoryError):
             raise
         except Exception as error:
@@ -209,10 +237,11 @@ class Game(ABC):
             raise UtilityFailed(
                 f"{type(self).__name__} raised {type(error).__name__}: {error}", coalition=first
             ) from error
-        if not np.isfinite(scores).all():
-            at = int(np.argwhere(~np.isfinite(scores))[0][0])
+        fits = np.abs(scores) <= _LARGEST
+        if not fits.all():
+            at = int(np.argwhere(~fits)[0][0])
             raise UtilityFailed(
-                f"{type(self).__name__} gave a score that is not finite",
+                f"{type(self).__name__} gave a score that is not finite or beyond {_LARGEST:g}",
                 coalition=coalitions[at].tolist(),
             )
         return scores
@@ -262,6 +291,36 @@ def plain(value: object) -> Json:
     )
 
 
+def class_codes(predicted: Any, *, rows: int, classes: int) -> Ints:  # noqa: ANN401 - of a model
+    """Return (rows,) predicted class codes; raises ``UtilityFailed`` for anything else."""
+    found = np.asarray(predicted)
+    if found.shape != (rows,):
+        raise UtilityFailed(f"a model predicted shape {found.shape} for {rows} rows")
+    if found.dtype.kind not in "biuf" or not np.isin(found, np.arange(classes)).all():
+        raise UtilityFailed(
+            f"a model predicted something else than the class codes 0..{classes - 1}"
+        )
+    return found.astype(np.int64)
+
+
+def class_shares(model: Any, x: Any, *, classes: int) -> Floats:  # noqa: ANN401 - of a model
+    """Return (rows, classes) probabilities; raises ``UtilityFailed`` if they are none."""
+    found, given = np.zeros((len(x), classes)), np.asarray(model.predict_proba(x))
+    found[:, np.asarray(model.classes_, dtype=np.int64)] = given
+    if not ((found >= -_SLACK) & (found <= 1.0 + _SLACK)).all():
+        raise UtilityFailed("a model gave probabilities outside 0 to 1")
+    return found
+
+
+def single(name: str, table: Floats) -> NDArray[np.float32]:
+    """Return float32 numbers; raises ``ProblemError`` for those that it cannot hold."""
+    with np.errstate(over="ignore"):
+        out = np.ascontiguousarray(table, dtype=np.float32)
+    if not np.isfinite(out).all():
+        raise ProblemError(f"{name} holds a number too large for float32; scale the columns")
+    return out
+
+
 def walk_cost(orders: Ints, scores: Floats, row_counts: Ints) -> tuple[int, int]:
     """Return evaluations and rows trained of the scored prefixes of walks.
 
@@ -291,6 +350,7 @@ def _sorted_set(coalition: Sequence[int] | Ints, players: int) -> Ints:
         raise SettingError(f"a coalition names a player outside 0..{players - 1}")
     if (members[1:] == members[:-1]).any():
         raise SettingError("a coalition names a player twice")
+    members.flags.writeable = False
     return members
 
 
@@ -305,4 +365,6 @@ def _checked_orders(orders: Ints, players: int) -> Ints:
         raise SettingError(f"a walk names a player outside 0..{players - 1}")
     if (in_order[:, 1:] == in_order[:, :-1]).any():
         raise SettingError("a walk names a player twice")
+    orders = orders.view()
+    orders.flags.writeable = False
     return orders

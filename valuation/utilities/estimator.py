@@ -12,7 +12,14 @@ from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
 from privml.valuation.errors import SettingError, UtilityFailed
 from privml.valuation.problem import Floats, Ints, Problem
-from privml.valuation.utilities.base import Coalitions, Game, Utility, plain
+from privml.valuation.utilities.base import (
+    Coalitions,
+    Game,
+    Utility,
+    class_codes,
+    class_shares,
+    plain,
+)
 from privml.valuation.utilities.metrics import Empty, Scorer
 
 _SEED_RANGE: Final = 1 << 31
@@ -23,7 +30,8 @@ class EstimatorUtility(Utility):
     """Score of a clone of ``estimator`` trained on the coalition.
 
     Labels are handed over as codes 0..c-1. Every ``random_state`` among the parameters is set from
-    ``seed`` and the rows of the coalition, so equal coalitions get equal scores.
+    ``seed`` and the names of the coalition's rows (``Problem.row_ids``), so equal coalitions get
+    equal scores, also once other rows are deleted.
 
     Parameters
     ----------
@@ -38,7 +46,7 @@ class EstimatorUtility(Utility):
         Seed of random estimators.
     """
 
-    kind: ClassVar[str] = "estimator/1"
+    kind: ClassVar[str] = "estimator/2"
     estimator: Any
     metric: str | None = None
     empty: Empty = "chance"
@@ -66,6 +74,7 @@ class EstimatorGame(Game):
     """The game of :class:`EstimatorUtility`."""
 
     batch = 1
+    local = True
 
     def __init__(self, problem: Problem, utility: EstimatorUtility) -> None:
         self._problem, self._estimator = problem, utility.estimator
@@ -92,15 +101,17 @@ class EstimatorGame(Game):
             return self._scorer.of_class(int(codes[0]))
         model = self._fitted(rows, codes)
         if self._scorer.metric in {"accuracy", "balanced_accuracy"}:
-            return float(self._scorer.labels(np.asarray(model.predict(problem.X_val))[None])[0])
-        found = np.zeros((len(problem.X_val), len(problem.classes)))
-        found[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(problem.X_val)
+            predicted = model.predict(problem.X_val)
+            m, classes = len(problem.X_val), len(problem.classes)
+            labels = class_codes(predicted, rows=m, classes=classes)
+            return float(self._scorer.labels(labels[None])[0])
+        found = class_shares(model, problem.X_val, classes=len(problem.classes))
         return float(self._scorer.probabilities(found[None])[0])
 
     def _fitted(self, rows: Ints, target: Any) -> Any:  # noqa: ANN401 - an estimator
         model = clone(self._estimator)
         if self._random:
-            draw = self._seed.child(*rows.tolist()).generator()
+            draw = self._seed.child(*self._problem.names_of(rows)).generator()
             model.set_params(**{name: int(draw.integers(_SEED_RANGE)) for name in self._random})
         try:
             return model.fit(self._problem.X[rows], target)

@@ -17,13 +17,22 @@ from numpy.typing import NDArray
 
 from privml.backbones.digests import Json
 from privml.valuation.errors import SettingError
-from privml.valuation.problem import Floats, Ints, Problem
-from privml.valuation.utilities.base import Coalitions, Game, Truncation, Utility, plain
+from privml.valuation.problem import Floats, Ints, PlayerId, Problem
+from privml.valuation.utilities.base import (
+    Coalitions,
+    Game,
+    Truncation,
+    Utility,
+    class_codes,
+    class_shares,
+    plain,
+    single,
+)
 from privml.valuation.utilities.metrics import Empty, Scorer
 
 
 class Forest(Protocol):
-    """What a forest must offer; ids are row numbers."""
+    """What a forest must offer; ids are the names of rows: an int64 array, or a list with texts."""
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:  # noqa: ANN401
         """Replace all rows."""
@@ -58,7 +67,7 @@ class ForestUtility(Utility):
         Randomness of the forest.
     """
 
-    kind: ClassVar[str] = "forest/1"
+    kind: ClassVar[str] = "forest/2"
     make: Callable[..., Any]
     params: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
@@ -87,6 +96,7 @@ class ForestGame(Game):
     """The game of :class:`ForestUtility`."""
 
     batch = 4
+    local = True
 
     def __init__(self, problem: Problem, utility: ForestUtility) -> None:
         self._problem, self._utility = problem, utility
@@ -94,8 +104,8 @@ class ForestGame(Game):
         metric = utility.metric or ("r2" if self._regression else "accuracy")
         self._scorer = Scorer.of(metric, problem)
         self._lock = threading.Lock()
-        self._x = np.ascontiguousarray(problem.X, dtype=np.float32)
-        self._x_val = np.ascontiguousarray(problem.X_val, dtype=np.float32)
+        self._x = single("X", problem.X)
+        self._x_val = single("X_val", problem.X_val)
         self._target = problem.y if self._regression else problem.codes
         self._living: frozenset[int] = frozenset()
         self._forest: Any = None
@@ -134,7 +144,7 @@ class ForestGame(Game):
                     break
                 rows = self._problem.rows_of(player)
                 add = forest.learn if step else forest.fit
-                add(self._x[rows], self._target[rows], ids=rows)
+                add(self._x[rows], self._target[rows], ids=self._names(rows))
                 codes.update(self._target[rows].astype(np.int64).tolist())
                 before = out[walk, step] = self._answer(forest, codes)
         return out
@@ -146,14 +156,21 @@ class ForestGame(Game):
         removing = np.array(sorted(self._living - wanted), dtype=np.int64)
         if self._forest is None or len(adding) + len(removing) >= len(rows):
             self._forest = self._make()
-            self._forest.fit(self._x[rows], self._target[rows], ids=rows)
+            self._forest.fit(self._x[rows], self._target[rows], ids=self._names(rows))
         else:
             if len(adding):
-                self._forest.learn(self._x[adding], self._target[adding], ids=adding)
+                names = self._names(adding)
+                self._forest.learn(self._x[adding], self._target[adding], ids=names)
             if len(removing):
-                self._forest.unlearn(removing)
+                self._forest.unlearn(self._names(removing))
         self._living = wanted
         return self._answer(self._forest, set(self._target[rows].astype(np.int64).tolist()))
+
+    def _names(self, rows: Ints) -> Ints | list[PlayerId]:
+        """Return what a forest knows rows by: they keep it when others are deleted."""
+        names = list(self._problem.names_of(rows))
+        whole = all(isinstance(name, int) for name in names)
+        return np.array(names, dtype=np.int64) if whole else names
 
     def _answer(self, forest: Any, codes: set[int]) -> float:  # noqa: ANN401 - a forest
         if self._regression:
@@ -161,8 +178,8 @@ class ForestGame(Game):
         if len(codes) == 1:
             return self._scorer.of_class(next(iter(codes)))
         if self._scorer.metric in {"accuracy", "balanced_accuracy"}:
-            labels = np.asarray(forest.predict(self._x_val)).astype(np.int64)
+            m, classes = len(self._x_val), len(self._problem.classes)
+            labels = class_codes(forest.predict(self._x_val), rows=m, classes=classes)
             return float(self._scorer.labels(labels[None])[0])
-        shares = np.zeros((len(self._x_val), len(self._problem.classes)))
-        shares[:, np.asarray(forest.classes_, dtype=np.int64)] = forest.predict_proba(self._x_val)
+        shares = class_shares(forest, self._x_val, classes=len(self._problem.classes))
         return float(self._scorer.probabilities(shares[None])[0])

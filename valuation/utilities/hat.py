@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from privml.valuation.errors import UtilityFailed
 from privml.valuation.problem import Floats
 from privml.valuation.utilities.ridge import RidgeGame, design, targets
 
@@ -32,7 +33,7 @@ class RidgeHat:
             z_val = np.column_stack([z_val, np.ones(len(z_val))])
             penalty = np.append(penalty, 0.0)
         self._z, self._t = z, targets(problem)
-        self._solved = np.linalg.solve(z.T @ z + np.diag(penalty), z.T)  # A^-1 Z', (d, n)
+        self._solved = _solved(z.T @ z + np.diag(penalty), z.T)  # A^-1 Z', (d, n)
         self._theta = self._solved @ self._t
         self._error = self._t - z @ self._theta
         self._full: Floats = z_val @ self._theta
@@ -51,6 +52,16 @@ class RidgeHat:
     def _without(self, player: int) -> float:
         rows = self._game.problem.rows_of(player)
         hat = self._z[rows] @ self._solved[:, rows]
-        gone = np.linalg.solve(np.eye(len(rows)) - hat, self._error[rows])
+        gone = _solved(np.eye(len(rows)) - hat, self._error[rows])
         left = np.delete(np.arange(self._game.problem.n), rows)
         return self._game.score_decisions(left, self._full - self._moves[:, rows] @ gone)
+
+
+def _solved(matrix: Floats, right: Floats) -> Floats:
+    try:
+        return np.asarray(np.linalg.solve(matrix, right), dtype=np.float64)
+    except np.linalg.LinAlgError as error:
+        raise UtilityFailed(
+            "the closed form of leave-one-out is singular; scale the columns, raise alpha, or use "
+            "closed_form=False"
+        ) from error

@@ -8,7 +8,9 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from privml.valuation.checks import is_whole
 from privml.valuation.errors import ProblemError, SettingError
+from privml.valuation.methods.knn_order import Neighbours
 from privml.valuation.problem import Floats, Ints, Problem
 from privml.valuation.utilities.base import Coalitions, Game, Utility, batches
 from privml.valuation.utilities.metrics import Empty, Scorer
@@ -35,15 +37,15 @@ class KnnUtility(Utility):
         U(empty); for ``"match"`` it is fixed by the formula and this setting is not used.
     """
 
-    kind: ClassVar[str] = "knn/1"
+    kind: ClassVar[str] = "knn/2"
     k: int = 5
     metric: str | None = None
     empty: Empty = "chance"
 
     def open(self, problem: Problem) -> KnnGame:
         """Return the game of a problem."""
-        if self.k < 1:
-            raise SettingError(f"k={self.k} must be at least 1")
+        if not is_whole(self.k) or self.k < 1:
+            raise SettingError(f"k={self.k!r} must be a whole number of at least 1")
         return KnnGame(problem, self)
 
 
@@ -56,6 +58,7 @@ class KnnGame(Game):
     """
 
     batch = 32
+    local = True
 
     def __init__(self, problem: Problem, utility: KnnUtility) -> None:
         self._problem, self._k = problem, utility.k
@@ -141,8 +144,7 @@ def distance_order(x: Floats, x_val: Floats) -> Ints:
     if x.shape[1] != x_val.shape[1]:
         raise ProblemError("training and validation rows have different numbers of columns")
     out = np.empty((len(x_val), len(x)), dtype=np.int64)
-    own = np.einsum("ij,ij->i", x, x)
+    search = Neighbours.of(x, x_val)
     for part in batches(len(x_val), max(1, _CELLS // len(x))):
-        gaps = own[None] - 2.0 * np.einsum("ij,kj->ik", x_val[part], x, optimize=False)
-        out[part] = np.argsort(gaps, axis=1, kind="stable")
+        out[part] = search.nearest(part.start, part.stop, len(x))[0]
     return out

@@ -87,7 +87,7 @@ class LogisticGame(SequenceGame):
                 raise UtilityFailed(
                     f"{failed} logistic models did not converge in {self._most} steps; scale the "
                     "features, raise max_iter or lower C",
-                    coalition=rows.tolist(),
+                    coalition=np.unique(self.problem.player_of[rows]).tolist(),
                 )
             each.append(decisions)
         if self._two:

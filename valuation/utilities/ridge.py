@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from privml.valuation.errors import SettingError
+from privml.valuation.errors import ProblemError, SettingError
 from privml.valuation.problem import Floats, Ints, Problem
 from privml.valuation.utilities import _native
 from privml.valuation.utilities.base import Utility
@@ -16,6 +16,8 @@ from privml.valuation.utilities.sequences import Marks, SequenceGame, score_in_p
 
 Intercept: TypeAlias = Literal["free", "penalised", "none"]
 _BINARY = 2
+_STEEPEST = 1e12
+"""Largest squared length of a row over alpha: the relative error of scores is about 1e-16 of it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class RidgeUtility(Utility):
     Parameters
     ----------
     alpha
-        Penalty, > 0; the same for every coalition.
+        Penalty, > 0; the same for every coalition. Rows longer than a million times its root are
+        refused.
     intercept
         ``"free"``: not penalised, as scikit-learn has it. ``"penalised"``: a constant column
         like any other. ``"none"``: no intercept.
@@ -63,6 +66,11 @@ class RidgeGame(SequenceGame):
         super().__init__(problem, metric=metric, empty=utility.empty)
         self.alpha, self.intercept = utility.alpha, utility.intercept
         x, x_val = design(problem, utility.intercept)
+        if float(np.einsum("ij,ij->i", x, x).max()) > _STEEPEST * self.alpha:
+            raise ProblemError(
+                "features are so large against alpha that rank-1 updates lose their digits; scale "
+                "the columns, or raise alpha"
+            )
         self._table = _native.Table.of(x, targets(problem), x_val)
         self._walk = _native.ridge_walk if _native.available() else ref_ridge_walk
 

@@ -15,7 +15,7 @@ from privml.backbones.digests import Json
 from privml.rng import Generator, ScienceSeed
 from privml.valuation.errors import SettingError
 from privml.valuation.problem import Floats, Ints, Problem
-from privml.valuation.utilities.base import Coalitions, Game, Utility, plain
+from privml.valuation.utilities.base import Coalitions, Game, Utility, plain, single
 from privml.valuation.utilities.metrics import Empty, Scorer, softmax
 
 Build = Callable[[int, int], nn.Module]
@@ -25,9 +25,9 @@ Build = Callable[[int, int], nn.Module]
 class TorchUtility(Utility):
     """Score of a module trained by Adam on all rows of the coalition at once.
 
-    Parameters are drawn anew for every coalition from ``seed`` and its rows (matrices uniform in
-    +-1/sqrt(fan-in), biases zero, other vectors as the module builds them), so equal coalitions
-    get equal scores.
+    Parameters are drawn anew for every coalition from ``seed`` and the names of its rows (matrices
+    uniform in +-1/sqrt(fan-in), biases zero, other vectors as the module builds them), so equal
+    coalitions get equal scores, also once other rows are deleted.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class TorchUtility(Utility):
         Randomness of the start.
     """
 
-    kind: ClassVar[str] = "torch/1"
+    kind: ClassVar[str] = "torch/2"
     build: Build
     steps: int = 100
     lr: float = 0.01
@@ -78,6 +78,7 @@ class TorchGame(Game):
     """The game of :class:`TorchUtility`."""
 
     batch = 1
+    local = True
 
     def __init__(self, problem: Problem, utility: TorchUtility) -> None:
         self._problem, self._settings = problem, utility
@@ -86,10 +87,10 @@ class TorchGame(Game):
         self._scorer = Scorer.of(metric, problem)
         self._outputs = 1 if self._regression else len(problem.classes)
         self._seed = ScienceSeed(utility.seed)
-        self._x = torch.from_numpy(problem.X.astype(np.float32))
-        self._x_val = torch.from_numpy(problem.X_val.astype(np.float32))
-        kind = np.float32 if self._regression else np.int64
-        self._target = torch.from_numpy(problem.y.astype(kind))
+        self._x = torch.from_numpy(single("X", problem.X))
+        self._x_val = torch.from_numpy(single("X_val", problem.X_val))
+        target = single("y", problem.y) if self._regression else problem.y.astype(np.int64)
+        self._target = torch.from_numpy(target)
         super().__init__(
             problem.players, self._scorer.of_empty(utility.empty), row_counts=problem.row_counts
         )
@@ -99,7 +100,7 @@ class TorchGame(Game):
         module = self._settings.build(self._problem.d, self._outputs).float()
         if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules()):
             raise SettingError("dropout draws from torch's own generator; build without it")
-        generator = self._seed.child(*rows.tolist()).generator()
+        generator = self._seed.child(*self._problem.names_of(rows)).generator()
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name.rpartition(".")[2].startswith("bias"):
