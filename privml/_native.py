@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 import privml
 from privml.errors import ParameterError, internal
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 LIBRARY: Final = "libprivml_cpu.so"
 ISAS: Final = ("scalar", "avx2", "avx512")
 
@@ -47,12 +47,13 @@ _SIGNATURES: Final[dict[str, list[Any]]] = {
     "privml_gemm_u32": _GEMM,
     "privml_aes128_ctr": [_I32, ctypes.c_char_p, _U64, _U64, _PTR, _I64],
     "privml_chunk_onehot": [_I32, _PTR, _I64, _PTR],
-    "privml_chunk_compare": [_I32, _PTR, _I64, _I64, _PTR, _PTR, _PTR],
+    "privml_chunk_compare": [_I32, _PTR, _I64, _I64, _I32, _PTR, _I64, _PTR, _PTR],
     "privml_pack_bits": [_I32, _PTR, _I64, _I64, _PTR],
     "privml_unpack_bits": [_I32, _PTR, _I64, _I64, _PTR],
     "privml_top_bits": [_I32, _PTR, _I64, _I64, _PTR],
     "privml_gelu": [_I32, _I64, _I32, *[_PTR] * 12],
     "privml_gelu_low": [_I32, _I64, _I32, *[_PTR] * 8],
+    "privml_maximum": [_I32, _I64, *[_PTR] * 6],
     "privml_exp": [_I32, _I64, _I32, *[_PTR] * 9],
     "privml_exp_low": [_I32, _I64, _I32, *[_PTR] * 9],
     "privml_tree_masked": [_I32, _PTR, *[_I64] * 4, *[_PTR] * 4],

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -77,10 +77,10 @@ class Child:
                 _close(stream)
 
     def _read_stdout(self) -> None:
-        self._stdout = _present(self.process.stdout).read()
+        self._stdout = b"".join(_lines(_present(self.process.stdout)))
 
     def _read_stderr(self, events: queue.Queue[tuple[Child, Event | None]]) -> None:
-        for raw in _present(self.process.stderr):
+        for raw in _lines(_present(self.process.stderr)):
             line = raw.decode("utf-8", "replace").strip()
             event = _parse(line)
             if event is None:
@@ -242,6 +242,14 @@ def _present(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise AssertionError
     return stream
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Read until the end, or until an interrupted caller has closed the stream."""
+    try:
+        yield from stream
+    except (OSError, ValueError):
+        return
 
 
 def _close(stream: IO[bytes]) -> None:

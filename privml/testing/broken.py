@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from privml.protocols.mpc.arithmetic.matmul import Linear
-from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows
+from privml.protocols.mpc.arithmetic.mul import Mul
 from privml.protocols.mpc.arithmetic.truncate import Truncate, shifted, wrap_share
 from privml.protocols.mpc.boolean.compare import Compare
 from privml.protocols.mpc.boolean.logic import Select, unpack
@@ -101,18 +101,6 @@ class SwappedMul(Mul):
         e, g = ctx.open(x - corr["a"], y - corr["b"])
         z: Array = e * corr["a"] + corr["b"] * g + corr["ab"]
         return z + e * g if ctx.rank == 0 else z
-
-
-class OneFactorMask(ScaleRows):
-    """Masks both row factors with one mask; the product is right."""
-
-    def derive(self, free: Shares) -> Mapping[str, Array]:
-        """Use the mask of y for g."""
-        return super().derive({"x": free["x"], "y": free["y"], "g": free["y"]})
-
-    def run(self, ctx: Context, corr: Shares, x: Words, y: Words, g: Words) -> Words:
-        """Multiply with one mask for both factors."""
-        return super().run(ctx, {**corr, "g": corr["y"]}, x, y, g)
 
 
 class BiasTwice(Linear):
@@ -217,7 +205,7 @@ def _exp_parts(
     prim: Exp, ctx: Context, corr: Shares, x: Words
 ) -> tuple[Words, Words, Words, Words]:
     (c,) = ctx.open(x + corr["r"])
-    clip, wrapped = prim._bits(ctx, corr, c.reshape(-1))
+    clip, wrapped = prim.digits.run(ctx, corr, c.reshape(-1))
     zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
     field = (c >> np.uint64(prim.shift)) & FIELD
     late = exp_late(field)

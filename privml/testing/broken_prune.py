@@ -13,6 +13,7 @@ from privml.protocols.cipherprune.compact import Compact, Index, places
 from privml.protocols.cipherprune.exp_low import ExpLow
 from privml.protocols.cipherprune.gelu_low import CUT, GeluLow
 from privml.protocols.cipherprune.keys import StableKeys
+from privml.protocols.mpc.boolean.digits import Digits
 from privml.protocols.mpc.fields import Array, Field, Shares
 from privml.protocols.mpc.ops import pack_bits, unpack_bits
 from privml.protocols.mpc.primitive import Context, Words
@@ -120,20 +121,21 @@ class NoLowClip(ExpLow):
     """Returns the periodic continuation below the clip."""
 
     @property
-    def threshold(self) -> int:
+    def digits(self) -> Digits:
         """Clip at the end of the range."""
-        return -(1 << 62)
+        honest = super().digits
+        return replace(honest, threshold=-(1 << (honest.start + 4 * honest.skip + 22)))
 
 
-class LowTie(ExpLow):
-    """Reads equal digits as an argument of 0 instead of -8."""
+class LowMargin(ExpLow):
+    """Puts the clip at the end of the digit, without the unit that its rounding needs."""
 
-    def _digit_planes(self, lt: Words, eq: Words) -> tuple[Words, Words]:
-        """Count equal lowest chunks as smaller."""
-        lt, eq = super()._digit_planes(lt, eq)
-        lt = lt.copy()
-        lt[:, 0] ^= eq[:, 0]
-        return lt, eq
+    @property
+    def digits(self) -> Digits:
+        """Keep what is rounded up to the clip."""
+        honest = super().digits
+        unit = 1 << (honest.start + 4 * honest.skip)
+        return replace(honest, threshold=honest.threshold - unit)
 
 
 class OneBitMask(ExpLow):

@@ -20,7 +20,8 @@ from privml.protocols.cipherprune.exp_low import ExpLow
 from privml.protocols.cipherprune.gelu_low import GeluLow
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
-from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square, SumSquares
+from privml.protocols.mpc.arithmetic.moments import Moments
+from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square
 from privml.protocols.mpc.arithmetic.truncate import Truncate
 from privml.protocols.mpc.boolean.compare import Compare, packed
 from privml.protocols.mpc.boolean.logic import And, BitToRing, Select
@@ -29,7 +30,7 @@ from privml.protocols.mpc.fields import Array, LazyValues, Seeds, Shares, setup_
 from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.nonlinear.gelu import Gelu
 from privml.protocols.mpc.nonlinear.maximum import Maximum
-from privml.protocols.mpc.nonlinear.rows import Normalise, PolyTruncate
+from privml.protocols.mpc.nonlinear.rows import RowPower
 from privml.protocols.mpc.primitive import HALF, Primitive, Wire, Words
 from privml.protocols.mpc.program import Reveal
 from privml.rng import Csprng
@@ -103,13 +104,14 @@ def one_party(
 ) -> tuple[Any, View]:
     """Run one party of a case over a link; return its output and its view."""
     prim: Any = case.prim
-    tap = Tap(wire, planes_received=isinstance(prim, Linear | Affine))
+    tap = Tap(wire, planes_received=isinstance(prim, Linear))
     extra: tuple[Any, ...] = ()
     if case.known is not None:
         extra = _owner_operands(case, corr, tap.rank, seeds)
-    out = prim.run(tap, corr, *shares, *extra)
+    ahead = {"z1": _ahead(case, corr, seeds)} if isinstance(prim, Affine) else {}
+    out = prim.run(tap, {**corr, **ahead}, *shares, *extra)
     view = dict(tap.seen)
-    if case.known is not None:
+    if isinstance(prim, Linear):
         view |= _owner_learned(case, corr, tap.rank, shares[0], view)
     view |= {f"own.{k}": c for k, c in _own(prim, corr, shares, case.xor).items()}
     return out, view
@@ -122,13 +124,23 @@ def _owner_operands(case: Case, corr: Shares, rank: int, seeds: Seeds) -> tuple[
         raise AssertionError("internal error in privml: a weight-owner case needs weight and key")
     if rank == 0:
         return known.weight, known.bias
+    return None if isinstance(prim, Affine) else _ahead(case, corr, seeds), None
+
+
+def _ahead(case: Case, corr: Shares, seeds: Seeds) -> Words:
+    """Return what a party computes ahead from its shares and W - B."""
+    prim: Any = case.prim
+    known = case.known
+    if known is None or known.weight is None or seeds.setup is None:
+        raise AssertionError("internal error in privml: a weight-owner case needs weight and key")
     opened = known.weight - setup_mask(seeds.setup, prim.weight, known.weight.shape)
-    return prim.prepare(corr, opened), None
+    ahead: Words = prim.prepare(corr, opened)
+    return ahead
 
 
 def _owner_learned(case: Case, corr: Shares, rank: int, x: Words, view: View) -> View:
     """Compute what a party learns of a weight-owner product from what it received."""
-    prim, known = case.prim, case.known
+    known = case.known
     if known is None or known.weight is None:
         return {}
     if rank == 1:
@@ -137,8 +149,9 @@ def _owner_learned(case: Case, corr: Shares, rank: int, x: Words, view: View) ->
     moved = x + received[0]
     if len(received) < 2:
         return {"opened.input": Column(moved)}
-    z = moved * known.weight if isinstance(prim, Affine) else moved @ known.weight
-    c = z + corr["c"] + received[1] + HALF + (corr["r"] if "r" in corr else np.uint64(0))
+    c = moved @ known.weight + corr["c"] + received[1] + HALF
+    if "r" in corr:
+        c = c + corr["r"]
     product = c if known.bias is None else c + known.bias
     return {"opened.input": Column(moved), "opened.product": Column(product)}
 
@@ -249,6 +262,13 @@ def _blocks(n: int) -> tuple[Case, Case]:
     return first, second
 
 
+def _fours(n: int) -> tuple[Case, Case]:
+    """Return groups of four: equal values, and values whose last is the largest."""
+    rows = [ring(v, (n,)) for v in (-5, -(1 << 40), 0, 1 << 41)]
+    prim = Maximum(n, 20)
+    return Case(prim, (ring(7, (4, n)),)), Case(prim, (np.stack(rows),))
+
+
 def _owned(prim: Callable[[int], Any], shape: tuple[int, ...], width: int, *, cut: bool) -> Pair:
     """Pair of a weight-owner product; the inputs and the server's operand both differ."""
 
@@ -263,7 +283,12 @@ def _owned(prim: Callable[[int], Any], shape: tuple[int, ...], width: int, *, cu
     return Pair(make)
 
 
-_GRID = (1 << 20, 1 << 24, 1 << 30)
+def _power(n: int) -> RowPower:
+    """Three intervals of 1 / sqrt(x), with the multipliers of a bank."""
+    grid, multipliers = (1 << 21, 1 << 22, 1 << 30), (1 << 41, 1 << 40, 1 << 39, 1 << 31)
+    cubic = (3 << 55, -5 << 41, 7 << 27, -11 << 13)  # below 2^62 up to twice the interval
+    return RowPower(n, grid, multipliers, (1, 3, 9, 27), cubic, 42)
+
 
 PAIRS: Mapping[str, Pair] = {
     "truncate": _words(lambda n: Truncate((n,), 12), (EDGE,), (-EDGE,)),
@@ -271,32 +296,33 @@ PAIRS: Mapping[str, Pair] = {
     "mul": _words(lambda n: Mul((n,)), (0, 0), ((1 << 64) - 1, 1 << 63)),
     "mul32": _words(lambda n: Mul((n,), "u4"), (0, 0), ((1 << 32) - 1, 1 << 31), dtype="u4"),
     "square": _words(lambda n: Square((n,)), (0,), (-1,)),
-    "sum_squares": _words(lambda n: SumSquares(n, 2), (0,), (1 << 63,), tail=(2,)),
-    "scale_rows": _words(lambda n: ScaleRows(n, 1), (0, 0, 0), (-1, 1 << 40, 1 << 22), tail=(1,)),
+    "moments": _words(lambda n: Moments(n, 2), (0,), (1 << 30,), tail=(2,)),
+    "scale_rows": _words(lambda n: ScaleRows(n, 1), (0, 0), (-1, 1 << 40), tail=(1,)),
     "matmul": _words(lambda n: MatMul(n, 1, 1, 1), (0, 0), (-1, 1 << 63), tail=(1, 1)),
     "matmul32": _words(
         lambda n: MatMul(n, 1, 1, 1, "u4"), (0, 0), (-1, 1 << 31), dtype="u4", tail=(1, 1)
     ),
     "linear": _owned(lambda n: Linear(n, 2, 1, 12, "w"), (2, 1), 1, cut=True),
     "linear_exact": _owned(lambda n: Linear(n, 2, 2, 0, "w"), (2, 2), 2, cut=False),
-    "affine": _owned(lambda n: Affine(n, 1, 14, "w"), (1,), 1, cut=True),
+    "affine": _owned(lambda n: Affine(n, 1, 4, 14, "w"), (1,), 1, cut=True),
     "compare": _words(lambda n: Compare((n,)), (0,), (-1,)),
     "compare3": _words(lambda n: Compare((n,), (-7, 0, 1 << 40)), (-7,), (-8,)),
     "compare32": _words(lambda n: Compare((n,), (0, 9), 32), (0,), (-1,), dtype="u4"),
+    "compare16": _words(lambda n: Compare((n,), (0, 9), 16), (0,), (-1,)),
     "and": _bits(And, (0, 0), (1, 1)),
     "bit_to_ring": _bits(lambda n: BitToRing((n,)), (0,), (1,)),
     "select": _bits(lambda n: Select((n,)), (0,), (1,), words=(-1, 1 << 62)),
-    "maximum": _words(lambda n: Maximum((n,)), (0, 0), (EDGE >> 1, -(EDGE >> 1))),
+    "maximum": Pair(_fours),
     "exp": _words(lambda n: Exp((n,), 16), (-(1 << 16),), (-(40 << 32),)),
     "exp0": _words(lambda n: Exp((n,), 0), (-1,), (-(15 << 16),)),
     "gelu": _words(lambda n: Gelu((n,)), (0,), (-(1 << 22),)),
+    "gelu24": _words(lambda n: Gelu((n,), bits=24), (0,), (-(1 << 22),)),
     "gelu_low": _words(lambda n: GeluLow((n,)), (0,), (-(1 << 22),)),
+    "gelu_low24": _words(lambda n: GeluLow((n,), 24), (0,), (-(1 << 22),)),
     "exp_low": _words(lambda n: ExpLow((n,), 17), (-(1 << 24),), (-(40 << 33),)),
     "block_matmul": Pair(_blocks),
-    "normalise": _words(
-        lambda n: Normalise(n, _GRID, (81, 27, 9, 3), (1, 3, 9, 27)), (1,), (1 << 40,)
-    ),
-    "poly_truncate": _words(lambda n: PolyTruncate(n, 44, (3, -5, 7, 11)), (1 << 58,), (EDGE,)),
+    "row_power": _words(_power, (1 << 20,), (1 << 30,)),
+    "row_power32": _words(lambda n: replace(_power(n), bits=32), (1,), (1 << 30,)),
     "reveal": Pair(
         lambda n: (Case(Reveal((n,)), (ring(0, (n,)),)), Case(Reveal((n,)), (ring(-1, (n,)),))),
         ranks=(0,),

@@ -137,7 +137,8 @@ def _merged(views: list[View]) -> View:
 
 def hard_cases(name: str) -> list[Case]:
     """Return inputs on which a wrong primitive is likely to show, about 512 elements each."""
-    random = ScienceSeed(20_26).child("hard", name).generator()
+    seed = ScienceSeed(20_26).child("hard", name)
+    random = seed.generator()
     edges = np.array([0, 1, -1, 2, -2, EDGE, -EDGE, EDGE - 1, EDGE // 3, -EDGE // 3], np.int64)
     wide = random.integers(-EDGE, EDGE, 512, np.int64)
     x = np.concatenate([edges, wide, wide >> np.int64(30)]).view(np.uint64)
@@ -149,16 +150,16 @@ def hard_cases(name: str) -> list[Case]:
     near = np.concatenate([t + cuts for t in (-7, 0, 1 << 40)]).view(np.uint64)
     low = np.concatenate([dense, CUT + cuts, -CUT + cuts, np.array([1 << 40, -(1 << 40)])])
     short = np.concatenate([-(1 << 24) - (exps << 1), np.array([-8, 8, -16, -64]) << 33])
-    short = -np.abs(np.concatenate([short, (-8 << 33) + 4000 * np.arange(64), -(1 << 24) + cuts]))
+    short = -np.abs(
+        np.concatenate([short, (-8 << 33) + 4000 * np.arange(-64, 64), -(1 << 24) + cuts])
+    )
     planes = random.integers(0, 1 << 64, packed(x.size), np.uint64)
     table: Mapping[str, list[Case]] = {
         "truncate": [Case(Truncate(n, f), (x,)) for f in (1, 12, 16, 28, 44, 60)],
         "compare": [Case(Compare(v.shape, (-7, 0, 1 << 40)), (v,)) for v in (x, near)],
         "select": [Case(Select(n), (planes, x), frozenset({0}))],
-        "maximum": [
-            Case(Maximum(n), ((x.view(np.int64) >> 1).view(np.uint64), ring(v, n)))
-            for v in (0, EDGE >> 1)
-        ],
+        "maximum": [Case(Maximum(q.shape[1], start), (q,)) for q, start in quadruples(seed)],
+        "row_power": [Case(PAIRS["row_power"].of(n)[0].prim, (v,)) for n, v in powers(seed)],
         "exp": [Case(Exp(exps.shape, 16), (exps.view(np.uint64),))],
         "exp_low": [Case(ExpLow(short.shape, 17), (short.view(np.uint64),))],
         "gelu_low": [Case(GeluLow(low.shape), (low.view(np.uint64),))],
@@ -167,6 +168,27 @@ def hard_cases(name: str) -> list[Case]:
     if name in SHUFFLES:
         return hard_shuffles(name)
     return table[name] if name in table else [*PAIRS[name].of(130)]
+
+
+def quadruples(seed: ScienceSeed) -> list[tuple[Array, int]]:
+    """Return groups of four, many of them with equal or nearly equal values, and units to try."""
+    out, random = [], seed.generator()
+    for start in (0, 20, 40):
+        near = random.integers(-4, 5, (4, 256), np.int64) << np.int64(max(start - 1, 0))
+        wide = random.integers(-(1 << 21), 1 << 21, (4, 256), np.int64) << np.int64(start)
+        rest = random.integers(0, 1 << start, (4, 256), np.int64)
+        both = np.concatenate([near, near + rest, wide + rest], axis=1)
+        out.append((both.view(np.uint64), start))
+    return out
+
+
+def powers(seed: ScienceSeed) -> list[tuple[int, Array]]:
+    """Return values for the intervals of the power's case, their ends among them."""
+    random = seed.generator()
+    parts = [random.integers(1, 1 << 20, 100), random.integers(1 << 20, 3 << 20, 300)]
+    parts += [(1 << np.array([0, 20, 21, 22, 30])), (1 << np.array([20, 21, 22])) - 1]
+    values = np.concatenate(parts).astype(np.uint64)
+    return [(values.size, values)]
 
 
 def oracle(build: Build, name: str) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from privml.protocols.mpc.fields import Array, Seeds
 from privml.protocols.mpc.primitive import Context, Primitive
 from privml.rng import Csprng
-from privml.testing import broken, broken_prune
+from privml.testing import broken, broken_prune, broken_rows
 from privml.testing.cases import fresh_seeds, retyped
 from privml.testing.checks import Build
 from privml.testing.simulate import fixed_seeds
@@ -111,8 +111,22 @@ MUTANTS: tuple[Mutant, ...] = (
             swapped(broken.ZeroMaskMul)),
     _mutant("mask_reused", "one mask hides both factors of a product", "view:mul",
             swapped(broken.OneMaskMul)),
-    _mutant("factor_mask_reused", "one mask hides both row factors of a triple product",
-            "view:scale_rows", swapped(broken.OneFactorMask)),
+    _mutant("factor_mask_reused", "one mask hides a row and its factor", "view:scale_rows",
+            swapped(broken_rows.OneRowMask)),
+    _mutant("cubic_mask_reused", "one mask hides the cubics of all intervals", "view:row_power",
+            swapped(broken_rows.OneCubicMask)),
+    _mutant("next_interval", "a power takes the factor of the next interval", "oracle:row_power",
+            swapped(broken_rows.NextInterval)),
+    _mutant("mean_in_the_open", "the mean of a row is opened unmasked", "view:moments",
+            swapped(broken_rows.MeanInTheOpen)),
+    _mutant("no_cross_term", "moments leave out a product of two masks", "oracle:moments",
+            swapped(broken_rows.NoCrossTerm)),
+    _mutant("group_mask_reused", "one mask hides the four values of a group", "view:maximum",
+            swapped(broken_rows.OneGroupMask)),
+    _mutant("last_wins", "a maximum reads one comparison the wrong way round", "oracle:maximum",
+            swapped(broken_rows.LastWins)),
+    _mutant("unmasked_affine", "an affine map opens its input", "view:affine",
+            swapped(broken_rows.UnmaskedAffine)),
     _mutant("short_range", "masks are drawn below 2^63", "view:truncate",
             drawing(broken.ShortRange)),
     _mutant("modulo_bias", "masks are drawn modulo a number that is no power of two", "view:mul",
@@ -182,8 +196,8 @@ MUTANTS: tuple[Mutant, ...] = (
             swapped(broken_prune.UnmaskedClasses)),
     _mutant("no_low_clip", "the low exp leaves out the clip bit", "oracle:exp_low",
             swapped(broken_prune.NoLowClip)),
-    _mutant("low_tie", "the low exp reads equal digits as 0", "oracle:exp_low",
-            swapped(broken_prune.LowTie)),
+    _mutant("low_margin", "the low exp keeps what is rounded up to its clip", "oracle:exp_low",
+            swapped(broken_prune.LowMargin)),
     _mutant("one_bit_mask", "the low exp opens two bits under one mask", "view:exp_low",
             swapped(broken_prune.OneBitMask)),
     _mutant("no_low_zero", "the low GELU is a parabola on all negative x", "oracle:gelu_low",

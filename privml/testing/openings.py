@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.engine import Executor, Known, Output, Val
 from privml.protocols.mpc.fields import Array
@@ -24,8 +23,8 @@ from privml.protocols.mpc.primitive import Context, Primitive
 #: Primitives whose openings are all masked, with the statistics that show it.
 MASKED = frozenset({
     "affine", "and", "bit_to_ring", "block_matmul", "compare", "exp", "exp_low", "gelu",
-    "gelu_low", "linear", "matmul", "maximum", "mul", "normalise", "poly_truncate", "scale_rows",
-    "select", "square", "stable_keys", "sum_squares", "truncate",
+    "gelu_low", "linear", "matmul", "maximum", "moments", "mul", "row_power", "scale_rows",
+    "select", "square", "stable_keys", "truncate",
 })  # fmt: skip
 #: What is opened on purpose: end of the scope, primitive, number of its message, number of the
 #: array in it.
@@ -104,8 +103,8 @@ class Watch:
             self._counts[(rank, scope)] = number + 1
         self._local.place, self._local.message = (scope, number, prim.name), 0
         self._local.bits = 0
-        if rank == 1 and isinstance(prim, Linear | Affine):  # the client receives top bits
-            self._local.bits = prim.n * (prim.m if isinstance(prim, Linear) else prim.d)
+        if rank == 1 and isinstance(prim, Linear):  # the client receives top bits
+            self._local.bits = prim.n * prim.m
 
     def leave(self) -> None:
         """Say that the primitive of this thread is over."""

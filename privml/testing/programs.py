@@ -112,8 +112,7 @@ def make_supply(
             opened[prim.weight] = masked_weight(prim.weight, params, keys)
     material = MemoryMaterial(keys.runs[rank], b"".join(parts))
     return kind(
-        rank, cast("RunMaterial", material), steps, opened=opened if rank == 1 else None,
-        prefixes=prefixes,
+        rank, cast("RunMaterial", material), steps, opened=opened, prefixes=prefixes,
     )  # fmt: skip
 
 

@@ -2,31 +2,30 @@
 
 Everything is called on flat shapes, so that correlations dealt for the largest token count serve
 any smaller one by their prefixes. Masked rows (padding, fillers of a bucket) influence nothing:
-their keys are pushed below the clip of exp, their own probabilities are multiplied by 0.
+their keys are pushed below the clip of exp, and so are all keys of their own rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privml.protocols.cipherprune.blocks import BlockMatMul
 from privml.protocols.cipherprune.exp_low import OUT_SCALE as LOW_SCALE
+from privml.protocols.cipherprune.exp_low import RANGE as LOW_RANGE
 from privml.protocols.cipherprune.exp_low import ExpLow
 from privml.protocols.mpc import functions as fn
-from privml.protocols.mpc.arithmetic.mul import ScaleRows
 from privml.protocols.mpc.boolean.compare import Compare, packed
 from privml.protocols.mpc.boolean.logic import BitToRing
 from privml.protocols.mpc.engine import Engine, Part, Val
-from privml.protocols.mpc.nonlinear.maximum import Maximum
 from privml.protocols.mpc.primitive import Words
 
 #: Columns per block of the product with the values.
 BLOCK = 8
 _PAD_MARGIN = 16.5
-_LOW_BITS, _LOW_FACTOR = 14, 16
 _LOW_UNIT = 1 << (33 - 9)
 
 
@@ -77,7 +76,7 @@ def probabilities(
         1 for real rows and 0 for masked ones, ``(keys,)`` at scale 0; ``None`` if all are real.
     order
         Secret positions ``(keys,)`` of the rows of a causal model that stand in another order than
-        the text's; a row sees those that are not behind it. 4 flights.
+        the text's; a row sees those that are not behind it. 3 flights.
     limit
         Calibrated bound of the attention scores.
     """
@@ -92,11 +91,19 @@ def probabilities(
     return _softmax(e, scores, mask, s)
 
 
-def raw_scores(probs: Val) -> Val:
-    """Sum of each key's probabilities over heads and query rows, ``(keys,)`` at scale 16; local."""
-    h, k, n = probs.shape
+def raw_scores(probs: Val, *, rows: int) -> Val:
+    """Sum of each key's probabilities over heads and query rows, ``(keys,)`` at scale 16; local.
+
+    The bound is that of ``rows`` query rows: the same whatever their number in this run.
+    """
+    h, _, n = probs.shape
     words = None if probs.words is None else probs.words.sum(axis=(0, 1))
-    return Val((n,), fn.F, 1.1 * h * k, words)
+    return Val((n,), fn.F, 1.1 * h * rows, words)
+
+
+def score_bits(scores: Val) -> int:
+    """Bits that hold differences of scores, none of which is negative or above the bound."""
+    return fn.compared_bits(scores.bound * 2.0**scores.scale)
 
 
 def context(e: Engine, probs: Val, qkv: Val, s: Shape, *, bound: float) -> Val:
@@ -149,7 +156,7 @@ def _ordered(e: Engine, scores: Val, order: Val, limit: float) -> Val:
     """Push keys behind their query below the clip of exp, by comparing all pairs of positions."""
     n = order.shape[0]
     first, second = np.triu_indices(n, 1)
-    ring = at_least_pairs(e, order, first, second)
+    ring = at_least_pairs(e, order, first, second, bits=32)
     drop = 8 * limit + _PAD_MARGIN
     words = scores.words
     if words is not None and ring is not None:
@@ -161,13 +168,16 @@ def _ordered(e: Engine, scores: Val, order: Val, limit: float) -> Val:
 
 
 def at_least_pairs(
-    e: Engine, x: Val, first: NDArray[np.intp], second: NDArray[np.intp]
+    e: Engine, x: Val, first: NDArray[np.intp], second: NDArray[np.intp], *, bits: int
 ) -> Words | None:
-    """Shares of 1{x[first] >= x[second]} as 0/1 ring words for each pair; 4 flights."""
+    """Shares of 1{x[first] >= x[second]} as 0/1 ring words for each pair; 3 flights.
+
+    ``bits`` hold every difference; more than 32 cost a flight more.
+    """
     words = None if x.words is None else x.words[first] - x.words[second]
     diff = x.like(words, shape=(len(first),), bound=2 * x.bound)
     e.need(diff, "comparison of rows")
-    planes = e.apply(Compare(diff.shape), diff)
+    planes = e.apply(Compare(diff.shape, bits=bits), diff)
     plane = Val((packed(len(first)),), 0, 1.0, None if planes is None else planes[0])
     return e.apply(BitToRing(diff.shape), plane)
 
@@ -183,18 +193,31 @@ def _later(queries: int, keys: int) -> Words:
 def _softmax(e: Engine, scores: Val, mask: Val | None, s: Shape) -> Val:
     h, k, n = scores.shape
     with e.scope("max"):
-        top = _row_max(e, e.reshape(scores, h * k, n))
-    x = e.sub(scores, e.reshape(top, h, k, 1))
+        x = fn.below_max(e, e.reshape(scores, h * k, n), columns=s.capacity)
+    x = _hidden_rows(e, e.reshape(x, h, k, n), mask)
+    slack = fn.max_slack(scores, s.capacity)
 
     def part(name: str, start: int, stop: int) -> Part[Val]:
-        return name or "exact", lambda lane: _class(lane, x, mask, (start, stop), s, low=bool(name))
+        job = partial(_class, x=x, slack=slack, rows=(start, stop), s=s, low=bool(name))
+        return name or "exact", job
 
     return together(e.side_by_side([part(*c) for c in s.classes]), k, axis=1)
 
 
+def _hidden_rows(e: Engine, x: Val, mask: Val | None) -> Val:
+    """Push all keys of masked query rows below the clip of exp: their probabilities are 0."""
+    if mask is None:
+        return x
+    words = x.words
+    if words is not None and mask.words is not None:
+        missing = mask.words[: x.shape[1]] - np.uint64(1 if e.rank == 0 else 0)
+        words = words + (missing * np.uint64(int(_PAD_MARGIN * 2.0**x.scale)))[None, :, None]
+    return x.like(words, shape=x.shape, bound=x.bound + _PAD_MARGIN)
+
+
 def _class(
-    e: Engine, x: Val, mask: Val | None, rows: tuple[int, int], s: Shape, *, low: bool
-) -> Val:
+    e: Engine, x: Val, slack: float, rows: tuple[int, int], s: Shape, *, low: bool
+) -> Val:  # fmt: skip
     """Probabilities of some query rows, ``(heads, rows, keys)`` at scale 16."""
     start, stop = rows
     h, n, k = s.heads, s.keys, stop - start
@@ -202,47 +225,18 @@ def _class(
     with e.scope("exp"):
         y = _exp_low(e, flat) if low else fn.exp_nonpositive(e, flat)
     with e.scope("normalise"):
-        y = e.reshape(y, h * k, n)
-        total = e.row_sum(y, bound=s.capacity * 1.01)
-        inv, g = fn.row_power(
-            e, total, -1.0, low=0.98, high=s.capacity * 1.01,
-            factor_scale=_LOW_FACTOR if low else 22, y_scale=_LOW_BITS if low else fn.F,
-        )  # fmt: skip
-        if mask is not None:
-            real = e.map(mask, lambda m: np.tile(m[start:stop], h), (h * k,))
-            inv = fn.mul(e, inv, real)
-        prim = ScaleRows(h * k, n)
-        words = e.apply(prim, y, e.reshape(inv, h * k, 1), e.reshape(g, h * k, 1))
-        z = e.result(words, (h * k, n), scale=y.scale + inv.scale + g.scale, bound=1.1)
-        z = fn.truncate(e, e.reshape(z, h * k * n), z.scale - fn.F, proved=True)
+        z = fn.normalised(e, e.reshape(y, h * k, n), slack=slack, columns=s.capacity)
     return e.reshape(z, h, k, n)
 
 
 def _exp_low(e: Engine, x: Val) -> Val:
     x = e.scaled(x, 2, more_scale=1)  # the digits of ExpLow begin on a chunk of 4 bits
     e.need(x, "exp")
+    fn.within(x, LOW_RANGE, "exp")
     x = e.add_public(x, np.uint64((1 << 64) - _LOW_UNIT))
     words = e.apply(ExpLow(x.shape, x.scale - fn.F), x)
-    return e.result(words, x.shape, scale=LOW_SCALE, bound=1.01)
-
-
-def _row_max(e: Engine, x: Val) -> Val:
-    """Maximum over the last axis of ``(rows, n)``; 4 flights for each halving."""
-    e.need(e.scaled(x, 2), "maximum")
-    rows = x.shape[0]
-    while x.shape[1] > 1:
-        half, odd = divmod(x.shape[1], 2)
-        a = _columns(e, x, 0, half)
-        b = _columns(e, x, half, 2 * half)
-        top = e.result(e.apply(Maximum(a.shape), a, b), a.shape, scale=x.scale, bound=x.bound)
-        top = e.reshape(top, rows, half)
-        x = stacked([top, e.map(x, lambda w: w[:, -1:], (rows, 1))], axis=1) if odd else top
-    return e.reshape(x, rows)
-
-
-def _columns(e: Engine, x: Val, start: int, stop: int) -> Val:
-    size = x.shape[0] * (stop - start)
-    return e.map(x, lambda w: w[:, start:stop].reshape(-1), (size,))
+    y = e.result(words, x.shape, scale=LOW_SCALE, bound=1.01)
+    return fn.truncate(e, y, LOW_SCALE - fn.F, proved=True)
 
 
 def stacked(parts: list[Val], *, axis: int = 0) -> Val:

@@ -8,15 +8,16 @@ the low bits (unbiased), and
 
 The dealer shares E = exp(-r') at scale 22; exp(c') is public, at scale 8; the result has scale 30.
 w = 1{c' < r'} is one comparison of three 4-bit chunks, on the one-hot words that the clip test
-1{x >= -8} needs anyway: one tree level. Both bits are opened under masks, and products of E with
-the masks are dealt, so the selection is local. Below -8 the result is exactly 0.
+needs anyway. Both bits are opened under masks, and products of E with the masks are dealt, so the
+selection is local. The result is exactly 0 below -8, and never from -8 + 2^-5 on: the clip test
+looks at 24 bits, of which the lowest stands for 2^-5. Hence |x| must stay below 2^18.
 
 The caller passes x minus one unit of 2^-9, which makes x <= -2^-9 and removes the tie c' = r' = x
 rounded up to 0 (it would read as -8); in a softmax the common factor exp(-2^-9) cancels.
 
 Error: at most 2^-8 absolute before the caller's truncation: half from the rounding of x, half from
-the rounding of the public factor; exp(-8) = 3.4e-4 is cut. 4 flights (open, two tree levels,
-select), 8 B + 39 bit per element and direction. Two parties, semi-honest, dealer-hybrid; the view
+the rounding of the public factor; up to exp(-7.97) = 3.5e-4 is cut. 3 flights (open, compare,
+select), 8 B + 16 bit per element and direction. Two parties, semi-honest, dealer-hybrid; the view
 is uniform words and bits. Source: ours.
 """
 
@@ -34,11 +35,11 @@ import numpy as np
 
 from privml import _native
 from privml.errors import ParameterError
-from privml.protocols.mpc.boolean.compare import Signs, packed, shift
+from privml.protocols.mpc.boolean.compare import packed
+from privml.protocols.mpc.boolean.digits import Digits
 from privml.protocols.mpc.boolean.logic import unpack
-from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both
 
 #: Below this (in natural units) the result is exactly zero.
 CLIP: Final = -8
@@ -47,8 +48,11 @@ FRACTION, DIGIT_BITS, OUT_SCALE = 9, 12, 30
 _PUBLIC, _DEALT = 8, 22
 _SKIP: Final = 16 - FRACTION
 _CHUNKS: Final = DIGIT_BITS // 4
-#: Largest shift: the digit stays below the short top chunk.
-MAX_SHIFT: Final = 41
+_WINDOW: Final = 1  # chunks of the digit below the clip's window
+#: Magnitude of x, in natural units, from which on the clip test is not right.
+RANGE: Final = 2.0**18
+#: Largest shift: the clip's window ends at the top of the ring.
+MAX_SHIFT: Final = 29
 _DIGIT = np.uint64((1 << DIGIT_BITS) - 1)
 
 
@@ -74,26 +78,18 @@ class ExpLow(Primitive):
         return digest()
 
     @property
-    def signs(self) -> Signs:
-        """The clip comparison."""
-        return Signs(prod(self.shape), 1)
-
-    @property
-    def wrap(self) -> Tree:
-        """The 12-bit comparison c' < r'."""
-        return Tree("w", 1, _CHUNKS, packed(prod(self.shape)))
-
-    @property
-    def threshold(self) -> int:
-        """The clip threshold in ring units."""
-        return CLIP << (16 + self.shift)
+    def digits(self) -> Digits:
+        """The comparisons c' < r' and x >= the clip, one unit of the clip's window up."""
+        start = self.shift + _SKIP
+        threshold = (CLIP << (16 + self.shift)) + (1 << (start + 4 * _WINDOW))
+        return Digits(prod(self.shape), start, _CHUNKS, _WINDOW, threshold)
 
     def fields(self) -> tuple[Field, ...]:
         s, pw = self.shape, (packed(prod(self.shape)),)
         return (
             mask("r", s), bits("bw", pw), bits("bb", pw),
             derived("be", s), derived("wbe", s), derived("se", s), derived("wse", s),
-            *self.signs.fields(), *self.wrap.fields(),
+            *self.digits.fields(),
         )  # fmt: skip
 
     def derive(self, free: Shares) -> Mapping[str, Array]:
@@ -103,13 +99,12 @@ class ExpLow(Primitive):
         sign = ONE - (rho + rho)
         return {
             "be": rho * e, "wbe": rho * we, "se": sign * e, "wse": sign * we,
-            **self.signs.derive(free["r"], free), **self.wrap.derive(free),
+            **self.digits.derive(free["r"], free),
         }  # fmt: skip
 
     def online(self) -> Cost:
         n = prod(self.shape)
-        levels = both(self.signs.tree.opened_bytes() + self.wrap.opened_bytes(), 2)
-        return both(8 * n).then(levels).then(both(16 * packed(n)))
+        return both(8 * n).then(self.digits.cost()).then(both(16 * packed(n)))
 
     def _digit(self, x: Words) -> Words:
         return (x >> np.uint64(self.shift + _SKIP)) & _DIGIT
@@ -117,7 +112,7 @@ class ExpLow(Primitive):
     def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
         """Return a share of exp(x) at scale 30."""
         (c,) = ctx.open(x + corr["r"])
-        clip, wrapped = self._bits(ctx, corr, c.reshape(-1))
+        clip, wrapped = self.digits.run(ctx, corr, c.reshape(-1))
         zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
         return self.terms(c, zw, zb, corr)
 
@@ -129,7 +124,7 @@ class ExpLow(Primitive):
         c
             Opened ``x + r``, of ``shape``.
         zw, zb
-            Packed: opened bits w and 1{x >= -8} under masks.
+            Packed: opened wrap and clip bits under masks.
         corr
             This party's shares.
         """
@@ -156,36 +151,13 @@ class ExpLow(Primitive):
         out += other * corr["wbe"]
         return out
 
-    def _bits(self, ctx: Context, corr: Shares, c: Words) -> tuple[Words, Words]:
-        """XOR shares of the clip bit 1{x >= -8} and the wrap bit 1{c' < r'}."""
-        signs, wrap = self.signs, self.wrap
-        moved = shift(c, (self.threshold,))
-        lt, eq = signs.planes(moved, corr)
-        wlt, weq = self._digit_planes(lt, eq)
-        mine = signs.tree.masked(0, lt, eq, corr), wrap.masked(0, wlt, weq, corr)
-        tree, short = ctx.open_bits(*mine)
-        lt, eq = signs.tree.combine(0, tree, lt, eq, corr, ctx.rank)
-        wlt, _ = wrap.combine(0, short, wlt, weq, corr, ctx.rank)
-        (tree,) = ctx.open_bits(signs.tree.masked(1, lt, eq, corr))
-        lt, _ = signs.tree.combine(1, tree, lt, eq, corr, ctx.rank)
-        return signs.finish(moved, lt[:, 0], corr, ctx.rank)[0], wlt[0, 0]
-
-    def _digit_planes(self, lt: Words, eq: Words) -> tuple[Words, Words]:
-        """Local (lt, eq) planes ``(1, 3, words)`` of the digit's chunks.
-
-        The clip's planes have them: its threshold is one period of the digit, which it keeps.
-        """
-        first = (self.shift + _SKIP) // 4
-        return lt[:, first : first + _CHUNKS], eq[:, first : first + _CHUNKS]
-
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return exp at scale 30 with the mask's rounding."""
         r = masks["r"]
         up, down = self._digit(x + r), self._digit(r)
         tables = _tables()
         factor = np.where(up < down, tables["rise"][up], tables["late"][up])
-        keep = ONE - ((x - np.uint64(self.threshold % (1 << 64))) >> TOP)
-        out: Words = keep * factor * tables["fall"][down]
+        out: Words = self.digits.kept(x, r) * factor * tables["fall"][down]
         return out
 
 

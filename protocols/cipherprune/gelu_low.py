@@ -9,7 +9,8 @@ square has scale 24 and c2 = 73/256 has scale 8. Exact in the ring for any input
 magnitude below 2^30 (it can then be truncated).
 
 Continuous up to 5e-6 at both cuts; maximum error against GELU 0.070, rms on [-8, 8] 0.022. 4
-flights, 8 B + 68 bit per element and direction. Two parties, semi-honest, dealer-hybrid; the view
+flights, 8 B + 68 bit per element and direction; 3 flights, 8 B + 22 bit where 24 bits hold x
+(``bits``). Two parties, semi-honest, dealer-hybrid; the view
 is uniform words and bits. The form is that of CipherPrune; coefficients and the one-opening
 evaluation are ours.
 """
@@ -24,10 +25,11 @@ from typing import ClassVar, Final
 import numpy as np
 
 from privml import _native
-from privml.protocols.mpc.boolean.compare import Signs, packed, shift
+from privml.protocols.mpc.boolean.compare import Signs, at_least, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
-from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
+from privml.protocols.mpc.fields import bits as planes
+from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both
 
 IN_SCALE, OUT_SCALE = 12, 32
 #: The cut T at scale 12 and the coefficient of x^2 at scale 8.
@@ -40,9 +42,13 @@ _BLOCK: Final = 1 << 14
 
 @dataclass(frozen=True)
 class GeluLow(Primitive):
-    """Two-piece GELU of an array of ``shape`` at scale 12; the output has scale 32."""
+    """Two-piece GELU of an array of ``shape`` at scale 12; the output has scale 32.
+
+    The comparisons look at ``bits`` bits: x and x plus or minus the cut must fit.
+    """
 
     shape: tuple[int, ...]
+    bits: int = 64
     name: ClassVar[str] = "gelu_low"
 
     def constants(self) -> bytes:
@@ -51,7 +57,7 @@ class GeluLow(Primitive):
     @property
     def signs(self) -> Signs:
         """Comparisons with -T and T."""
-        return Signs(prod(self.shape), 2)
+        return Signs(prod(self.shape), 2, self.bits)
 
     @property
     def thresholds(self) -> tuple[int, int]:
@@ -61,7 +67,7 @@ class GeluLow(Primitive):
     def fields(self) -> tuple[Field, ...]:
         s = self.shape
         return (
-            mask("r", s), bits("b", (2, packed(prod(s)))), derived("r2", s),
+            mask("r", s), planes("b", (2, packed(prod(s)))), derived("r2", s),
             derived("m", (3, *s)), derived("h", (2, *s)), *self.signs.fields(),
         )  # fmt: skip
 
@@ -126,8 +132,7 @@ class GeluLow(Primitive):
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return the clear two-piece GELU at scale 32."""
-        low, high = (ONE - (row >> TOP) for row in shift(x.reshape(-1), self.thresholds))
-        low, high = low.reshape(x.shape), high.reshape(x.shape)
+        low, high = at_least(x, self.thresholds, self.bits)
         linear = x << np.uint64(_HALF_X)
         out: Words = (low - high) * (np.uint64(SQUARE) * (x * x) + linear)
         out += high * (linear + linear)

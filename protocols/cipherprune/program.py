@@ -160,7 +160,8 @@ class PrunedProgram(Program):
             return rows, ctx
         secret = r.params.get(THRESHOLDS, Known()).bias
         deciding = partial(
-            decide, spec=self.prune, rows=rows, scores=raw_scores(probs),
+            decide, spec=self.prune, rows=rows,
+            scores=raw_scores(probs, rows=max(self.length, self.prune.reference)),
             secret=None if secret is None else secret[layer],
             layer=layer, capacity=self.length, causal=self.config.causal,
         )  # fmt: skip
@@ -194,7 +195,7 @@ class PrunedProgram(Program):
             x = e.map(hidden, lambda w: w[start:stop], (stop - start, hidden.shape[1]))
             if not kind:
                 return fn.gelu(e, x, self.spec.gelu, out_scale=LOW_SCALE if self.reduces else fn.F)
-            words = e.apply(GeluLow(x.shape), x)
+            words = e.apply(GeluLow(x.shape, fn.gelu_bits(x)), x)
             return e.result(words, x.shape, scale=LOW_SCALE, bound=x.bound + 0.1)
 
         return kind or "exact", body

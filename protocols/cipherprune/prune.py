@@ -1,8 +1,8 @@
 """The pruning step of a layer: compare scores with secret thresholds, keep rows, group by class.
 
-Flights: comparison 3, sorting keys 1, compaction 2; ``bucket`` mode 4 more (the shared counts are
+Flights: comparison 2, sorting keys 1, compaction 2; ``bucket`` mode 3 more (the shared counts are
 compared with the grid and only those bits are opened); ``schedule`` mode compares all pairs of
-scores instead of thresholds (3 + 1 flights) and opens nothing.
+scores instead of thresholds (2 + 1 flights) and opens nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from privml.protocols.cipherprune.attention import Classes, at_least_pairs, classes, stacked
+from privml.protocols.cipherprune.attention import (
+    Classes,
+    at_least_pairs,
+    classes,
+    score_bits,
+    stacked,
+)
 from privml.protocols.cipherprune.compact import Compact
 from privml.protocols.cipherprune.keys import StableKeys
 from privml.protocols.cipherprune.spec import PruneSpec
@@ -22,6 +28,9 @@ from privml.protocols.mpc.boolean.compare import Compare, packed
 from privml.protocols.mpc.engine import Engine, Val
 from privml.protocols.mpc.fields import Field, Shares
 from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, both
+
+#: Bits of comparisons of row numbers and counts, of which a plan has at most 2,048.
+_COUNT_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,8 @@ def decide(
     Parameters
     ----------
     scores
-        Raw scores ``(n,)`` at scale 16 of at least two rows.
+        Raw scores ``(n,)`` at scale 16 of at least two rows; neither they nor the thresholds
+        exceed their bound.
     secret
         The server's two thresholds of this layer, raw at scale 16; ``None`` at the client.
     capacity
@@ -165,7 +175,8 @@ def _above(e: Engine, scores: Val, secret: Words | None, bits: int) -> Val:
         words = words.reshape(-1)
     diff = scores.like(words, shape=(bits * m,), bound=2 * scores.bound)
     e.need(diff, "pruning score")
-    return _plane(e.apply(Compare((bits * m,)), diff), bits * m)
+    prim = Compare((bits * m,), bits=score_bits(scores))
+    return _plane(e.apply(prim, diff), bits * m)
 
 
 def _plane(words: Words | None, n: int) -> Val:
@@ -182,9 +193,10 @@ def _sort(e: Engine, planes: Val, n: int, bits: int) -> tuple[Val, Val]:
 
 
 def _bucket(e: Engine, spec: PruneSpec, counts: Val, n: int) -> tuple[int, int]:
-    """Open where the shared counts (without row 0) stand in the grid; 4 flights."""
+    """Open where the shared counts (without row 0) stand in the grid; 3 flights."""
     with e.scope("bucket"):
-        prim = Compare(counts.shape, tuple(spec.grid))
+        grid = tuple(min(size, 1 << (_COUNT_BITS - 2)) for size in spec.grid)
+        prim = Compare(counts.shape, grid, _COUNT_BITS)
         bits = Val((len(spec.grid), 1), 0, 1.0, e.apply(prim, counts))
         words = e.apply(OpenBits(*bits.shape), bits)
     told = None
@@ -280,7 +292,8 @@ def _by_schedule(
         return Decision(rows, scores, kept=1, high=1)
     keys = _ranks(e, scores)
     if causal and not spec.reduce:  # back to the order of the text
-        bits = _plane(e.apply(Compare(keys.shape, (kept - 1,)), keys), n - 1)
+        prim = Compare(keys.shape, (kept - 1,), _COUNT_BITS)
+        bits = _plane(e.apply(prim, keys), n - 1)
         flip = ~np.uint64(0) if e.rank == 0 else np.uint64(0)
         below = bits.like(None if bits.words is None else bits.words ^ flip, shape=bits.shape)
         keys, _ = _sort(e, below, n - 1, 1)
@@ -290,12 +303,12 @@ def _by_schedule(
 
 
 def _ranks(e: Engine, scores: Val) -> Val:
-    """Rank of each score, 0 for the highest; ties go to the earlier row. 4 flights."""
+    """Rank of each score, 0 for the highest; ties go to the earlier row. 3 flights."""
     m = scores.shape[0]
     if m == 1:
         return Val((1,), 0, 1.0, None if scores.words is None else scores.words * np.uint64(0))
     first, second = np.triu_indices(m, 1)
-    ring = at_least_pairs(e, scores, first, second)
+    ring = at_least_pairs(e, scores, first, second, bits=score_bits(scores))
     if ring is None:
         return Val((m,), 0, float(m))
     beats = np.zeros((m, m), np.uint64)

@@ -193,14 +193,15 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
     Parameters
     ----------
     c
-        (n,) or (count, n) uint64, C-contiguous, public; all rows look into the same w.
+        (n,) or (count, n) uint64, C-contiguous, public.
     w
-        (16, npad) uint16, C-contiguous, npad = n rounded up to 64.
+        (chunks, npad) uint16 for all rows, or (count, chunks, npad) for one row each,
+        C-contiguous; npad = n rounded up to 64, and 1 to 16 chunks from the lowest.
 
     Returns
     -------
     lt, eq : ndarray
-        (..., 16, npad / 64) uint64 each. Bit i of row j: XOR of the bits of ``w[j, i]`` above
+        (..., chunks, npad / 64) uint64 each. Bit i of row j: XOR of the bits of ``w[j, i]`` above
         position ``chunk_j(c_i)``; the bit at that position. Bits of padding elements are zero.
 
     Raises
@@ -210,15 +211,17 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
     """
     _require("c", c, np.uint64)
     *rows, n = c.shape
-    _require("w", w, np.uint16, (CHUNKS, padded(n)))
+    chunks = w.shape[-2] if w.ndim >= 2 else 0
+    own = tuple(rows) if w.ndim == 3 else ()
+    _require("w", w, np.uint16, (*own, min(max(chunks, 1), CHUNKS), padded(n)))
     library = _native.load()
     if library is None:
         return ref_chunk_compare(c, w)
-    lt = np.empty((*rows, CHUNKS, padded(n) // 64), dtype=np.uint64)
+    lt = np.empty((*rows, chunks, padded(n) // 64), dtype=np.uint64)
     eq = np.empty_like(lt)
     code = library.privml_chunk_compare(
-        _native.isa_level(), _native.address(c), prod(rows), n, _native.address(w),
-        _native.address(lt), _native.address(eq),
+        _native.isa_level(), _native.address(c), prod(rows), n, chunks, _native.address(w),
+        chunks * padded(n) if own else 0, _native.address(lt), _native.address(eq),
     )  # fmt: skip
     _native.check(code, "chunk_compare")
     return lt, eq
@@ -226,8 +229,8 @@ def chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
 
 def ref_chunk_compare(c: Words, w: NDArray[np.uint16]) -> tuple[Words, Words]:
     """Twin of :func:`chunk_compare`."""
-    chunk = _chunks(c)
-    used = w[:, : c.shape[-1]]
+    chunk = _chunks(c)[..., : w.shape[-2], :]
+    used = w[..., : c.shape[-1]]
     above = used & (np.uint16(0xFFFE) << chunk)
     for shift in (8, 4, 2, 1):
         above = above ^ (above >> np.uint16(shift))

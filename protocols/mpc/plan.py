@@ -53,7 +53,7 @@ _MACS_PER_S, _CORRECTIONS_PER_S, _FLIGHT_S = 6e9, 4.5e8, 150e-6
 #: Measured shape of peak memory: fixed parts (the server has torch), and bytes of expanded
 #: correlations for each byte dealt, up to a limit; the server's is the runtime's PREPARE_BYTES.
 _SERVER_BASE, _CLIENT_BASE = 250e6, 90e6
-_SERVER_EXPANDED, _CLIENT_EXPANDED = (1.27, 4 * 2.0**30), (0.38, 0.8e9)
+_SERVER_EXPANDED, _CLIENT_EXPANDED = (1.27, 4 * 2.0**30), (0.45, 0.8e9)
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):

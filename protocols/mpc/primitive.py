@@ -151,10 +151,13 @@ class Primitive(ABC):
     ----------
     SIZES
         Names of the attributes that a run may use at smaller values than were planned.
+    SPENT
+        Names of fields that only serve what is computed ahead of a run.
     """
 
     name: ClassVar[str]
     SIZES: ClassVar[frozenset[str]] = frozenset({"shape", "n", "rows"})
+    SPENT: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def fields(self) -> tuple[Field, ...]:
@@ -175,6 +178,11 @@ class Primitive(ABC):
     @abstractmethod
     def simulate(self, masks: Shares, *inputs: Any) -> Any:
         """Compute the same function on clear ring words."""
+
+    @property
+    def prepared(self) -> tuple[int, ...]:
+        """Shape of what is computed ahead from shares and W - B, where there is such a thing."""
+        return ()
 
     def constants(self) -> bytes:
         """Return public numbers that the repr only names; the plan's digest covers both."""
@@ -200,7 +208,7 @@ class Primitive(ABC):
         if small == self:
             return shares
         shapes = {f.name: f.shape for f in small.fields()}
-        shapes["z1"] = shapes.get("c", ())
+        shapes["z1"] = small.prepared
         return {
             name: np.ascontiguousarray(a[tuple(slice(0, s) for s in shapes[name])])
             for name, a in shares.items()

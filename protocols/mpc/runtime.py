@@ -259,14 +259,18 @@ class ServerRun(_Run):
 
     def _masked_weights(self) -> Words:
         """W - B of every secret operand, one after the other."""
-        setup = Csprng(self._setup_key())
-        parts = []
-        for name, shape in self.plan.secret_weights():
-            weight = self._params[name].weight
-            if weight is None:
-                raise AssertionError("internal error in privml: the server lacks a weight")
-            parts.append((weight - setup_mask(setup, name, shape)).reshape(-1))
-        return np.concatenate(parts)
+        names = self.plan.secret_weights()
+        return np.concatenate([self._masked_weight(*name).reshape(-1) for name in names])
+
+    def _masked_weight(self, name: str, shape: tuple[int, ...]) -> Words:
+        weight = self._params[name].weight
+        if weight is None:
+            raise AssertionError("internal error in privml: the server lacks a weight")
+        return weight - setup_mask(Csprng(self._setup_key()), name, shape)
+
+    def _opened(self) -> Mapping[str, Words]:
+        vectors = [named for named in self.plan.secret_weights() if len(named[1]) == 1]
+        return {name: self._masked_weight(name, shape) for name, shape in vectors}
 
 
 class ClientRun(_Run):

@@ -144,9 +144,9 @@ def test_the_break_even_table_says_what_the_text_below_it_says() -> None:
     for n, row in zip(lengths, rows, strict=True):
         whole, some, half = ((int(row[k]), float(row[k + 1])) for k in (0, 2, 4))
         assert whole[1] > some[1] > half[1]
-        assert 16 <= some[0] - whole[0] <= 28
-        assert half[0] < whole[0]
-        assert n < 96 or some[1] < whole[1] / 2 + 1
+        assert 12 <= some[0] - whole[0] <= 25
+        assert half[0] - whole[0] <= 12
+        assert n < 128 or some[1] < whole[1] / 2
 
 
 def break_even() -> str:

@@ -71,6 +71,10 @@ def test_kernels_equal_their_twins(rng: np.random.Generator, n: int, isa: int) -
     for got, want in zip(ops.chunk_compare(c, w), ops.ref_chunk_compare(c, w), strict=True):
         assert got.dtype == np.uint64
         np.testing.assert_array_equal(got, want)
+    for chunks in (1, 6, 15):
+        short = np.ascontiguousarray(w[:chunks])
+        for got, want in zip(ops.chunk_compare(c, short), ops.ref_chunk_compare(c, w), strict=True):
+            np.testing.assert_array_equal(got, want[:chunks])
     bits = rng.integers(0, 256, n, dtype=np.uint8)
     packed = ops.pack_bits(bits)
     np.testing.assert_array_equal(packed, ops.ref_pack_bits(bits))
@@ -98,6 +102,17 @@ def test_rows_are_packed_by_themselves(rng: np.random.Generator, n: int, isa: in
     np.testing.assert_array_equal(ops.ref_unpack_bits(packed, n), plain)
     for got, want in zip((lt, eq), ops.ref_chunk_compare(c, w), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 65, 130])
+def test_each_row_may_have_its_own_chunks(rng: np.random.Generator, n: int, isa: int) -> None:
+    c, w = words(rng, 5 * n).reshape(5, n), rng.integers(0, 2**16, (5, 7, ops.padded(n)), np.uint16)
+    got, twin = ops.chunk_compare(c, w), ops.ref_chunk_compare(c, w)
+    for row in range(5):
+        want = ops.chunk_compare(c[row], w[row])
+        for mine, theirs, one in zip(got, twin, want, strict=True):
+            np.testing.assert_array_equal(mine[row], one)
+            np.testing.assert_array_equal(theirs[row], one)
 
 
 def test_top_bits_of_narrow_words() -> None:
@@ -143,7 +158,8 @@ def test_nothing_is_written_outside_the_result(rng: np.random.Generator, isa: in
         plain, packed = np.full(n + 16, 77, np.uint64), np.full(size // 64 + 16, 77, np.uint64)
         assert library.privml_chunk_onehot(isa, at(r), n, at(onehot[32:])) == 0
         tops = packed.copy()
-        assert library.privml_chunk_compare(isa, at(r), 1, n, at(w), at(lt[8:]), at(eq[8:])) == 0
+        outs = at(lt[8:]), at(eq[8:])
+        assert library.privml_chunk_compare(isa, at(r), 1, n, 16, at(w), 0, *outs) == 0
         assert library.privml_unpack_bits(isa, at(r), 1, n, at(plain[8:])) == 0
         assert library.privml_pack_bits(isa, at(w), 1, n, at(packed[8:])) == 0
         assert library.privml_top_bits(isa, at(r), 1, n, at(tops[8:])) == 0
@@ -188,7 +204,10 @@ R8 = np.zeros(8, dtype=np.uint64)
         (lambda: ops.chunk_onehot(R8.reshape(2, 4)), "shape"),
         (lambda: ops.chunk_onehot(R8[::-1]), "C-contiguous"),
         (lambda: ops.chunk_onehot(np.zeros(65, np.uint8)[1:].view(np.uint64)), "C-contiguous"),
-        (lambda: ops.chunk_compare(R8, W64[:15]), "shape"),
+        (lambda: ops.chunk_compare(R8, W64[:0]), "shape"),
+        (lambda: ops.chunk_compare(R8, np.concatenate([W64, W64])), "shape"),
+        (lambda: ops.chunk_compare(R8, W64[0]), "shape"),
+        (lambda: ops.chunk_compare(np.stack([R8, R8]), np.stack([W64] * 3)), "shape"),
         (lambda: ops.chunk_compare(np.zeros(65, np.uint64), W64), "shape"),
         (lambda: ops.chunk_compare(R8, W64.astype(np.uint32)), "w must be uint16"),
         (lambda: ops.chunk_compare(R8, np.asfortranarray(W64)), "C-contiguous"),

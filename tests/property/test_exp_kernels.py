@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from privml import _native
 from privml.protocols.cipherprune.exp_low import MAX_SHIFT as MAX_LOW
 from privml.protocols.cipherprune.exp_low import ExpLow
-from privml.protocols.mpc.boolean.compare import full_onehot, packed, shift
+from privml.protocols.mpc.boolean.compare import packed
 from privml.protocols.mpc.nonlinear.exp import MAX_SHIFT, Exp
-from privml.protocols.mpc.ops import chunk_compare
 from privml.rings import Words
 
 HAS = _native.features()
@@ -40,14 +39,3 @@ def test_kernels_equal_their_twins(isa: int, n: int, which: Exp | ExpLow, seed: 
         patch.setattr(_native, "isa_level", lambda: isa)
         got = prim.terms(c, zw, zb, corr)
     np.testing.assert_array_equal(got, prim.ref_terms(c, zw, zb, corr))
-
-
-@given(n=st.integers(1, 70), which=st.sampled_from(LOWS), seed=st.integers(0, 2**32))
-def test_the_clip_keeps_the_digits_of_the_low_exp(n: int, which: ExpLow, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    prim, c = ExpLow((n,), which.shift), words(rng, n)
-    w = rng.integers(0, 2**16, (16, 64 * packed(n)), np.uint16)
-    moved = chunk_compare(shift(c, (prim.threshold,)), full_onehot(w))
-    first = (prim.shift + 7) // 4
-    for got, whole in zip(prim._digit_planes(*moved), chunk_compare(c, w), strict=True):
-        np.testing.assert_array_equal(got, whole[None, first : first + 3])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
-from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square, SumSquares
+from privml.protocols.mpc.arithmetic.moments import Moments
+from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square
 from privml.protocols.mpc.arithmetic.truncate import Truncate, finish, simulate, wrap_dtype
 from privml.protocols.mpc.boolean.compare import Compare, packed
 from privml.protocols.mpc.boolean.logic import And, BitToRing, Select
@@ -21,7 +22,7 @@ from privml.protocols.mpc.engine import Known
 from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.nonlinear.gelu import QUARTICS, Gelu
 from privml.protocols.mpc.nonlinear.maximum import Maximum
-from privml.protocols.mpc.nonlinear.rows import Normalise, PolyTruncate
+from privml.protocols.mpc.nonlinear.rows import RowPower, intervals
 from privml.protocols.mpc.primitive import HALF
 from privml.protocols.mpc.program import Reveal
 from privml.testing.cases import EDGE, Case, fresh_seeds, joined, play, simulated
@@ -78,15 +79,15 @@ def sizes(draw: Draw, count: int, low: int = 1) -> list[int]:
     return [draw(st.integers(low, 5)) for _ in range(count)]
 
 
-def sum_squares(draw: Draw) -> Case:
+def moments(draw: Draw) -> Case:
     rows, cols = sizes(draw, 2)
-    return Case(SumSquares(rows, cols), (fill(draw, any_word(), (rows, cols)),))
+    return Case(Moments(rows, cols), (fill(draw, values(-(1 << 28), 1 << 28), (rows, cols)),))
 
 
 def scale_rows(draw: Draw) -> Case:
     rows, cols = sizes(draw, 2)
-    x, y, g = (fill(draw, any_word(), s) for s in ((rows, cols), (rows, 1), (rows, 1)))
-    return Case(ScaleRows(rows, cols), (x, y, g))
+    x, y = (fill(draw, any_word(), s) for s in ((rows, cols), (rows, 1)))
+    return Case(ScaleRows(rows, cols), (x, y))
 
 
 def matmul(draw: Draw) -> Case:
@@ -107,17 +108,18 @@ def linear(draw: Draw) -> Case:
 
 def affine(draw: Draw) -> Case:
     (n, d), f = sizes(draw, 2), draw(st.sampled_from([1, 14, 40]))
-    x = fill(draw, values(-(1 << 40), 1 << 40), (n, d))
+    g = draw(st.sampled_from([1, 22, 34]))
+    x = fill(draw, values(-(1 << (40 + min(g, 21))), 1 << (40 + min(g, 21)), 1 << g), (n, d))
     w = fill(draw, values(-(1 << 20), 1 << 20), (d,))
     b = fill(draw, values(-(1 << 61), 1 << 61), (d,))
-    return Case(Affine(n, d, f, "w"), (x,), known=Known(w, draw(st.sampled_from([b, None]))))
+    return Case(Affine(n, d, g, f, "w"), (x,), known=Known(w, draw(st.sampled_from([b, None]))))
 
 
 def compare(draw: Draw) -> Case:
-    shape, bits = draw(st.sampled_from(SHAPES)), draw(st.sampled_from([64, 32]))
+    shape, bits = draw(st.sampled_from(SHAPES)), draw(st.sampled_from([64, 32, 28, 16, 8]))
     top = (1 << (bits - 2)) - 1
     cuts = draw(values(-top, top))[:4]
-    x = fill(draw, values(-top, top, *cuts), shape, f"u{bits // 8}")
+    x = fill(draw, values(-top, top, *cuts), shape, "u8" if bits > 32 else "u4")
     return Case(Compare(shape, tuple(cuts), bits), (x,))
 
 
@@ -138,43 +140,45 @@ def select(draw: Draw) -> Case:
 
 
 def maximum(draw: Draw) -> Case:
-    shape = draw(st.sampled_from(SHAPES))
-    a, b = (fill(draw, values(-(EDGE >> 1), EDGE >> 1), shape) for _ in range(2))
-    return Case(Maximum(shape), (a, b))
+    n, start = draw(st.sampled_from([0, 1, 65])), draw(st.sampled_from([0, 3, 20, 40]))
+    top = (1 << (start + 22)) - (1 << start)
+    x = [fill(draw, values(-top + 1, top - 1, 1 << start), (n,)) for _ in range(4)]
+    return Case(Maximum(n, start), (np.stack(x),))
 
 
 def exp(draw: Draw) -> Case:
-    shape, shift = draw(st.sampled_from(SHAPES)), draw(st.sampled_from([0, 4, 16, 20, 40]))
+    shape, shift = draw(st.sampled_from(SHAPES)), draw(st.sampled_from([0, 4, 16, 20, 28]))
     unit = 1 << shift
     clip = -31 << (15 + shift)
     marks = (clip, clip - 1, -(16 << 16) * unit, -(32 << 16) * unit, -3 * unit // 2)
-    return Case(Exp(shape, shift), (fill(draw, values(-EDGE, -unit, *marks), shape),))
+    lowest = max(-EDGE, -(1 << (35 + shift)) + (1 << (20 + shift)))
+    return Case(Exp(shape, shift), (fill(draw, values(lowest, -unit, *marks), shape),))
 
 
 def gelu(draw: Draw) -> Case:
     shape = draw(st.sampled_from(SHAPES))
     cut = round(3.2 * 4096)
-    return Case(Gelu(shape), (fill(draw, values(-(1 << 22), 1 << 22, cut, -cut), shape),))
+    bits = draw(st.sampled_from([24, 28, 64]))
+    x = fill(draw, values(-(1 << 22), 1 << 22, cut, -cut), shape)
+    return Case(Gelu(shape, bits=bits), (x,))
 
 
-def normalise(draw: Draw) -> Case:
-    n = draw(st.sampled_from([1, 0, 65]))
-    cuts = sorted(set(draw(values(1, 1 << 60))))
-    known = [draw(st.integers(0, WORD)) for _ in range(2 * len(cuts) + 2)]
-    prim = Normalise(n, tuple(cuts), tuple(known[: len(cuts) + 1]), tuple(known[len(cuts) + 1 :]))
-    return Case(prim, (fill(draw, values(0, 1 << 61, *cuts), (n,)),))
-
-
-def poly_truncate(draw: Draw) -> Case:
-    n, f = draw(st.sampled_from([1, 0, 65])), draw(st.integers(1, 61))
-    a = [draw(st.integers(-(1 << 62), 1 << 62)) for _ in range(4)]
-    prim = PolyTruncate(n, f, (a[0], a[1], a[2], a[3]))
-    return Case(prim, (fill(draw, values(-EDGE, EDGE, 1 << f), (n,)),))
+def row_power(draw: Draw) -> Case:
+    n, low = draw(st.sampled_from([1, 0, 65])), draw(st.integers(0, 24))
+    high = draw(st.integers(low + 1, 57))
+    cuts, known = intervals(1 << low, 1 << high)
+    factors = tuple(draw(st.integers(0, WORD)) for _ in range(len(known)))
+    a = [draw(st.integers(-(1 << (59 - 14 * k)), 1 << (59 - 14 * k))) for k in range(4)]
+    bits = draw(st.sampled_from([b for b in (16, 28, 32, 64) if high < b - 1]))
+    prim = RowPower(
+        n, cuts, known, factors, (a[0], a[1], a[2], a[3]), draw(st.integers(1, 61)), bits
+    )
+    return Case(prim, (fill(draw, values(1 << low, 1 << high, *cuts), (n,)),))
 
 
 CASES: list[Callable[[Draw], Case]] = [
-    truncate, mul, square, sum_squares, scale_rows, matmul, linear, affine, compare, and_bits,
-    bit_to_ring, select, maximum, exp, gelu, normalise, poly_truncate,
+    truncate, mul, square, moments, scale_rows, matmul, linear, affine, compare, and_bits,
+    bit_to_ring, select, maximum, exp, gelu, row_power,
 ]  # fmt: skip
 
 

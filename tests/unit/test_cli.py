@@ -140,7 +140,7 @@ def test_dealing_says_how_much_and_pools_say_what_is_left(
     words = [w for name, path in pools.items() for w in (f"--{name}", path)]
     code, _, err = call(capsys, "deal", "--plan", plan_file, *words, "--runs", "3")
     assert code == 0
-    assert err.startswith("3 runs: the client's pool takes 8.")
+    assert err.startswith("3 runs: the client's pool takes 11.")
     for name, path in pools.items():
         before = path.read_bytes()
         code, out, _ = call(capsys, "pool", path, "--json")

@@ -66,7 +66,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Val], int, list[Any]]] = {
     "square root inverse": (partial(fn.rsqrt, low=0.1, high=100.0), 16, [(1,), (70,)]),
     "softmax": (fn.softmax, 32, [(3, 1), (2, 5), (4, 128)]),
     "layernorm": (layernorm, 16, [(1, 8), (3, 384)]),
-    "sign": (lambda e, x: fn.sign_split(e, x)[1], 16, [(1, 3), (70,)]),
     "tanh": (fn.tanh, 16, [(1, 3), (2, 70)]),
 }  # fmt: skip
 NEGATIVE, POSITIVE = {"exp"}, {"reciprocal", "square root inverse"}
@@ -168,10 +167,13 @@ def test_costs_are_as_recorded() -> None:
     ("name", "flights", "bits"),
     [
         ("truncate", 1, 64), ("mul", 1, 128), ("mul32", 1, 64), ("square", 1, 64),
-        ("compare", 3, 64 + 33), ("compare3", 3, 64 + 3 * 33), ("compare32", 3, 32 + 2 * 15),
-        ("select", 1, 65), ("bit_to_ring", 1, 1), ("and", 1, 2), ("maximum", 4, 64 + 34),
-        ("exp", 4, 64 + 44), ("gelu", 5, 128 + 102), ("poly_truncate", 1, 64),
-        ("exp_low", 4, 64 + 39), ("gelu_low", 4, 64 + 68), ("block_matmul", 1, 256),
+        ("compare", 3, 64 + 33), ("compare3", 3, 64 + 3 * 33), ("compare32", 2, 32 + 2 * 14),
+        ("compare16", 2, 32 + 2 * 6), ("select", 1, 65), ("bit_to_ring", 1, 1), ("and", 1, 2),
+        ("maximum", 3, 256 + 66), ("exp", 3, 64 + 20), ("gelu", 5, 128 + 102),
+        ("gelu24", 4, 128 + 33), ("exp_low", 3, 64 + 16), ("gelu_low", 4, 64 + 68),
+        ("gelu_low24", 3, 64 + 22), ("block_matmul", 1, 256), ("scale_rows", 1, 128),
+        ("moments", 1, 192), ("affine", 2, 128), ("row_power", 4, 64 * 5 + 34 * 3),
+        ("row_power32", 3, 64 * 5 + 15 * 3),
     ],
 )  # fmt: skip
 def test_price_of_one_element(name: str, flights: int, bits: int) -> None:
@@ -183,7 +185,6 @@ def test_price_of_a_weight_owner_product() -> None:
     assert per_element("linear") | {"corrections": 0} == {
         "flights": 2, "bits": [1, 64 * 3], "corrections": 0,
     }  # fmt: skip
-    assert per_element("affine")["bits"] == [1, 128]
     assert per_element("linear_exact") | {"corrections": 0} == {
         "flights": 1, "bits": [0, 128], "corrections": 0,
     }  # fmt: skip
@@ -201,7 +202,7 @@ def test_every_word_that_leaves_a_party_has_a_mask_of_its_own(name: str, samples
     prim = PAIRS[name].of(samples)[0].prim
     masks = [f for f in prim.fields() if not f.derived and f.setup is None]
     assert sum(f.nbytes for f in masks) == prim.online().sent[1]
-    if name not in ("linear", "linear_exact", "affine"):
+    if name not in ("linear", "linear_exact"):
         assert prim.online().sent[0] == prim.online().sent[1]
 
 
@@ -217,12 +218,12 @@ def test_function_costs_what_is_planned(name: str, shapes: Any) -> None:
 
 def test_flights_of_the_documentation() -> None:
     """The figures in the docstrings of the functions."""
-    assert planned("softmax", (4, 128)).flights == 4 * 7 + 13
-    assert planned("exp", (1,)).flights == 5
-    assert planned("reciprocal", (1,)).flights == 8
-    assert planned("gelu", (1,)).flights == 5
-    assert planned("layernorm", (3, 384)).flights in (12, 13)
-    assert planned("tanh", (1, 3)).flights == 21
+    assert planned("softmax", (4, 128)).flights == 3 * 4 + 9
+    assert planned("exp", (1,)).flights == 4
+    assert planned("reciprocal", (1,)).flights == 4
+    assert planned("gelu", (1,)).flights == 4
+    assert planned("layernorm", (3, 384)).flights in (8, 9)
+    assert planned("tanh", (1, 3)).flights == 13
 
 
 def shaped(length: int, *, layers: int) -> None:
@@ -244,8 +245,8 @@ def test_a_layer_of_full_size_costs_what_is_planned() -> None:
 
 
 def test_budgets_of_a_layer_and_a_model() -> None:
-    """On line at most 0.25 GB each way for MiniLM at 128 tokens, and 135 flights a layer."""
+    """On line at most 0.25 GB each way for MiniLM at 128 tokens, and 60 flights a layer."""
     whole = table()["layer n=128 d=384"]["whole"]
-    assert whole["flights"] <= 135
+    assert whole["flights"] <= 60
     assert max(plan_of(MINILM, 128).cost.sent) <= 0.25e9
     assert max(plan_of(BERT, 128).cost.sent) <= 0.65e9

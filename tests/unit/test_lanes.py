@@ -161,6 +161,7 @@ def test_a_link_that_fails_when_a_lane_without_messages_ends(late: int) -> None:
 
 def test_an_interrupt_while_the_others_are_waited_for() -> None:
     """The first lane is done, the second one computes; Ctrl-C must not be swallowed or hang."""
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     begun, main = threading.Event(), threading.main_thread().ident or 0
 
     def long(lane: Lane) -> int:
@@ -182,8 +183,11 @@ def test_an_interrupt_while_the_others_are_waited_for() -> None:
         return memoryview(bytes(expect))
 
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run_lanes([short, long], 0, swap)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_lanes([short, long], 0, swap)
+    finally:
+        signal.signal(signal.SIGINT, heeded)
     assert time.monotonic() - began < 4  # not the five seconds of a lane that nobody stopped
     assert exchanged == []  # a stopped run sends nothing any more
 

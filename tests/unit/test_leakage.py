@@ -57,7 +57,7 @@ def test_a_plan_of_an_earlier_release_still_loads() -> None:
         "network: sizes and times, fixed by the plan"
     )
     assert "prune" not in plan.summary()
-    assert plan.cost.flights == 140
+    assert plan.cost.flights == 94
 
 
 @pytest.mark.parametrize(

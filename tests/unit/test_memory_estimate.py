@@ -10,12 +10,12 @@ from privml.protocols.mpc.spec import EmbeddingMode, Spec
 
 # Peak resident MB of `privml serve` and `privml query` with minilm-l6, one thread each, first run.
 MEASURED = [
-    (16, 3, "released", 699, 421),
-    (32, 4, "released", 1036, 800),
-    (24, 10, "released", 1464, 1275),
-    (128, 4, "released", 3468, 3421),
-    (128, 8, "released", 4809, 5599),
-    (32, 4, "private", 1160, 903),
+    (16, 3, "released", 712, 422),
+    (32, 4, "released", 1042, 859),
+    (24, 10, "released", 1448, 1316),
+    (128, 4, "released", 3817, 3825),
+    (128, 8, "released", 4906, 6257),
+    (32, 4, "private", 1180, 932),
 ]
 
 

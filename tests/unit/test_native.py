@@ -153,12 +153,13 @@ def test_kernels_refuse_bad_sizes_and_instruction_sets() -> None:
             assert library.privml_pack_bits(isa, at, rows, n, at) == wanted
             assert library.privml_unpack_bits(isa, at, rows, n, at) == wanted
             assert library.privml_top_bits(isa, at, rows, n, at) == wanted
-            assert library.privml_chunk_compare(isa, at, rows, n, at, at, at) == wanted
+            assert library.privml_chunk_compare(isa, at, rows, n, 16, at, 0, at, at) == wanted
         assert library.privml_tree_masked(isa, at, size, 1, 1, 1, at, at, at, at) == wanted
         assert library.privml_gelu(isa, size, 0, *[at] * 12) == wanted
         assert library.privml_gelu_low(isa, size, 0, *[at] * 8) == wanted
         assert library.privml_exp(isa, size, 0, *[at] * 9) == wanted
         assert library.privml_exp_low(isa, size, 0, *[at] * 9) == wanted
+        assert library.privml_maximum(isa, size, *[at] * 6) == wanted
         level = (at, size, 1, 1, 1, 1, 0, 0, *[at] * 7)
         assert library.privml_tree_level(isa, *level) == wanted
         assert library.privml_gemm_u64(isa, 1, 1, size, 1, *gemm, 1) == wanted

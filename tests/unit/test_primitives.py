@@ -13,7 +13,8 @@ from privml.protocols.cipherprune.gelu_low import GeluLow
 from privml.protocols.cipherprune.keys import StableKeys
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.matmul import Linear, MatMul
-from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square, SumSquares
+from privml.protocols.mpc.arithmetic.moments import Moments
+from privml.protocols.mpc.arithmetic.mul import Mul, ScaleRows, Square
 from privml.protocols.mpc.arithmetic.truncate import Truncate
 from privml.protocols.mpc.boolean.compare import Compare
 from privml.protocols.mpc.boolean.logic import And, BitToRing, Select
@@ -21,7 +22,7 @@ from privml.protocols.mpc.fields import LazyValues, setup_mask
 from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.nonlinear.gelu import Gelu
 from privml.protocols.mpc.nonlinear.maximum import Maximum
-from privml.protocols.mpc.nonlinear.rows import Normalise, PolyTruncate
+from privml.protocols.mpc.nonlinear.rows import RowPower, intervals
 from privml.protocols.mpc.primitive import Primitive
 from privml.rng import Csprng
 from privml.testing.simulate import fixed_seeds, run_primitive, split
@@ -36,6 +37,12 @@ def reals(shape: tuple[int, ...], scale: int, size: float) -> Any:
 
 def words(shape: tuple[int, ...], dtype: str = "u8") -> Any:
     return RNG.integers(0, 1 << (8 * int(dtype[1:])), shape, dtype=np.dtype(dtype), endpoint=False)
+
+
+def power(n: int, bits: int) -> RowPower:
+    thresholds, multipliers = intervals(1 << 12, 1 << 30)
+    factors = tuple(range(len(multipliers)))
+    return RowPower(n, thresholds, multipliers, factors, (3 << 50, -5 << 36, 7, 11), 42, bits)
 
 
 SHAPES = [(0,), (1,), (65,), (3, 7), (2, 3, 4, 5)]
@@ -53,23 +60,35 @@ for s in SHAPES:
         (Compare(s, (0,)), [reals(s, 16, 9.0)]),
         (Compare(s, (-5, 0, 1 << 20)), [reals(s, 16, 30.0)]),
         (Compare(s, (0, 7), bits=32), [words(s, "u4") >> np.uint32(2)]),
-        (Maximum(s), [reals(s, 32, 50.0), reals(s, 32, 50.0)]),
+        (Compare(s, (0, 7), bits=16), [reals(s, 8, 100.0)]),
+        (Compare(s, (0, 7), bits=28), [words(s)]),
         (Exp(s, 16), [(-abs(reals(s, 32, 20.0).view(np.int64)) - (1 << 16)).view(np.uint64)]),
         (Gelu(s), [reals(s, 12, 8.0)]),
+        (Gelu(s, bits=24), [reals(s, 12, 8.0)]),
+        (Gelu(s, bits=28), [words(s)]),
+        (Exp(s, 16), [words(s)]),
+        (ExpLow(s, 17), [words(s)]),
+        (GeluLow(s, 24), [reals(s, 12, 8.0)]),
         (ExpLow(s, 17), [(-abs(reals(s, 33, 10.0).view(np.int64)) - (1 << 24)).view(np.uint64)]),
         (GeluLow(s), [reals(s, 12, 8.0)]),
     ]
 CASES += [
     (MatMul(3, 4, 5, 6), [words((3, 4, 5)), words((3, 5, 6))]),
     (MatMul(2, 1, 7, 3, "u4"), [words((2, 1, 7), "u4"), words((2, 7, 3), "u4")]),
-    (SumSquares(5, 9), [words((5, 9))]),
-    (ScaleRows(6, 11), [words((6, 11)), words((6, 1)), words((6, 1))]),
+    (Moments(5, 9), [reals((5, 9), 16, 50.0)]),
+    (Moments(2, 1), [words((2, 1))]),
+    (ScaleRows(6, 11), [words((6, 11)), words((6, 1))]),
+    *((Maximum(n, 20), [reals((4, n), 32, 50.0)]) for n in (0, 1, 65, 130)),
+    (Maximum(70, 0), [words((4, 70))]),
+    (Maximum(70, 40, 16), [words((4, 70)) >> np.uint64(10)]),
     (And(130), [words((3,)), words((3,))]),
     (BlockMatMul(2, 3, 8, 5, block=4), [words((2, 3, 8)), words((2, 8, 5))]),
     (StableKeys(65, 1), [words((2,))]),
     (StableKeys(65, 2), [words((3,))]),
-    (PolyTruncate(9, 44, (3, -5, 7, 11)), [reals((9,), 58, 1.4)]),
-    (Normalise(70, (10, 100, 1000), (50, 9, 3, 1), (1, 2, 3, 4)), [words((70,)) >> np.uint64(50)]),
+    (power(70, 64), [words((70,)) >> np.uint64(34)]),
+    (power(70, 32), [words((70,)) >> np.uint64(34)]),
+    (power(70, 64), [words((70,))]),
+    (power(1, 32), [words((1,))]),
 ]
 
 
@@ -118,11 +137,11 @@ def test_linear(f: int, bias: bool) -> None:
 
 
 def test_affine() -> None:
-    prim = Affine(6, 10, 14, "g")
+    prim = Affine(6, 10, 34, 14, "g")
     check_owner(
         prim,
         fixed_seeds(4),
-        reals((6, 10), 16, 5.0),
+        reals((6, 10), 50, 5.0),
         reals((10,), 14, 2.0),
         reals((10,), 30, 1.0),
         (10,),
@@ -139,9 +158,12 @@ def check_owner(prim: Any, seeds: Any, x: Any, w: Any, b: Any, shape: tuple[int,
 
     def job(rank: int) -> Any:
         corr = LocalSupply(rank, seeds).take(prim, 0)
+        z1 = prim.prepare(corr, opened) if rank == 1 or isinstance(prim, Affine) else None
+        assert z1 is None or z1.shape == prim.prepared
+        corr = {**corr, "z1": z1}
         if rank == 0:
             return prim.run(Context(ends[0]), corr, x0, w, b)
-        return prim.run(Context(ends[1]), corr, x1, prim.prepare(corr, opened), None)
+        return prim.run(Context(ends[1]), corr, x1, z1, None)
 
     y0, y1 = in_two_threads(job)
     want = prim.simulate(LazyValues(prim.fields(), prim.derive, 0, seeds), x, w, b)

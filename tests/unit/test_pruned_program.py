@@ -155,7 +155,7 @@ def test_fillers_of_a_bucket_influence_nothing(config):
 
 def test_first_row_stays_when_its_score_is_below_every_threshold():
     setting = Setting(BASE, 12, seed=4)
-    above = np.full((2, 2), 1 << 30, np.uint64)
+    above = np.full((2, 2), BASE.heads * 128 << 16, np.uint64)  # theta = beta = 1
     for mode in ("count", "bucket"):
         run = setting.run(spec(mode, reduce=True), above)
         assert run.problems() == []

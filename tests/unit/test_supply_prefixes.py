@@ -15,17 +15,21 @@ from privml.protocols.cipherprune.blocks import BlockMatMul
 from privml.protocols.cipherprune.compact import Compact
 from privml.protocols.cipherprune.exp_low import ExpLow
 from privml.protocols.cipherprune.gelu_low import GeluLow
+from privml.protocols.mpc.arithmetic.moments import Moments
 from privml.protocols.mpc.arithmetic.mul import ScaleRows
 from privml.protocols.mpc.arithmetic.truncate import Truncate
 from privml.protocols.mpc.boolean.compare import Compare
 from privml.protocols.mpc.correlations.supply import PoolSupply
 from privml.protocols.mpc.engine import Planner, Step
+from privml.protocols.mpc.nonlinear.maximum import Maximum
+from privml.protocols.mpc.nonlinear.rows import RowPower
 from privml.protocols.mpc.primitive import Primitive
 from privml.testing.programs import Keys, make_supply
 
 PLANNED: Sequence[Primitive] = (
     Truncate((64,), 12), Compare((70,)), Truncate((32,), 12), ExpLow((40,), 17), GeluLow((9, 4)),
-    ScaleRows(6, 5), BlockMatMul(2, 4, 16, 3), Compact(5, 7, 3, 0, 2),
+    ScaleRows(6, 5), BlockMatMul(2, 4, 16, 3), Compact(5, 7, 3, 0, 2), Maximum(70, 20),
+    RowPower(9, (10, 100), (50, 9, 3), (1, 2, 3), (1, 2, 3, 4), 42), Moments(7, 5),
 )  # fmt: skip
 
 
@@ -47,11 +51,13 @@ def smaller(item: int, size: int) -> Primitive:
     kinds = {
         0: Truncate((size,), 12), 1: Compare((size,)), 2: Truncate((size,), 12),
         3: ExpLow((size,), 17), 4: GeluLow((size, 4)), 5: ScaleRows(size, 5),
+        8: Maximum(size, 20), 10: Moments(size, 5),
+        9: RowPower(size, (10, 100), (50, 9, 3), (1, 2, 3), (1, 2, 3, 4), 42),
     }  # fmt: skip
     return kinds[item]
 
 
-LARGEST = {0: 64, 1: 70, 2: 32, 3: 40, 4: 9, 5: 6}
+LARGEST = {0: 64, 1: 70, 2: 32, 3: 40, 4: 9, 5: 6, 8: 70, 9: 9, 10: 7}
 REQUESTS = st.lists(
     st.tuples(st.sampled_from(sorted(LARGEST)), st.integers(1, 80), st.booleans()), max_size=12
 )
@@ -97,6 +103,8 @@ def test_a_refused_request_leaves_everything_as_it_was(rank: int) -> None:
         (BlockMatMul(2, 4, 24, 3), 6),
         (GeluLow((9, 5)), 4),
         (Compare((4,), (0, 1)), 1),
+        (Compare((4,), (0,), 32), 1),
+        (Maximum(70, 21), 8),
     ]
     for prim, item in wrong:
         with pytest.raises(CorrelationExhausted):

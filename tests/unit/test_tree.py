@@ -81,8 +81,8 @@ def test_one_chunk_exhaustively() -> None:
 
 
 def test_declared_openings() -> None:
-    assert [opened_bits(k) for k in (16, 8, 5)] == [33, 15, 9]
-    assert len(levels(16)) == len(levels(8)) == len(levels(5)) == 2
+    assert [opened_bits(k) for k in (16, 9, 8, 5)] == [33, 18, 14, 8]
+    assert [len(levels(k)) for k in (16, 9, 8, 5, 2)] == [2, 2, 1, 1, 1]
     assert [level_inputs(nodes) for nodes in levels(16)] == [27, 6]
 
 

@@ -110,6 +110,10 @@ class Linear(Primitive):
             return Cost(1, (0, up))
         return Cost(2, (8 * -(-out // 64), up + 8 * out))
 
+    @property
+    def prepared(self) -> tuple[int, ...]:
+        return (self.n, self.m)
+
     def prepare(self, corr: Shares, opened: Words) -> Words:
         """Return the client's Z1 = A(W - B) + C1, known before the query."""
         return ring_matmul(corr["a"], opened) + corr["c"]

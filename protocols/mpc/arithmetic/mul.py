@@ -1,4 +1,4 @@
-"""Products of shared values: element by element, and a row scaled by two shared factors.
+"""Products of shared values: element by element, and a row scaled by a shared factor.
 
 Functionality: ring product, no truncation. Masked openings only (Beaver, CRYPTO 1991), so the view
 is uniform words. Two parties, semi-honest, dealer-hybrid. One flight each.
@@ -72,41 +72,10 @@ class Square(Primitive):
 
 
 @dataclass(frozen=True)
-class SumSquares(Primitive):
-    """Sum of squares of each row; 8 bytes per element each way, only row sums off line."""
-
-    rows: int
-    cols: int
-    name: ClassVar[str] = "sum_squares"
-
-    def fields(self) -> tuple[Field, ...]:
-        return (mask("a", (self.rows, self.cols)), derived("aa", (self.rows,)))
-
-    def derive(self, free: Shares) -> Mapping[str, Array]:
-        return {"aa": (free["a"] * free["a"]).sum(axis=1)}
-
-    def online(self) -> Cost:
-        return both(8 * self.rows * self.cols)
-
-    def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
-        """Return a share of the row sums of ``x * x``."""
-        (e,) = ctx.open(x - corr["a"])
-        z: Words = (e * corr["a"]).sum(axis=1)
-        z = z + z + corr["aa"]
-        return z + (e * e).sum(axis=1) if ctx.rank == 0 else z
-
-    def simulate(self, masks: Shares, x: Words) -> Words:
-        """Return the ring row sums of squares."""
-        out: Words = (x * x).sum(axis=1)
-        return out
-
-
-@dataclass(frozen=True)
 class ScaleRows(Primitive):
-    """Multiply each row of ``x`` by two shared row factors ``y`` and ``g`` in one flight.
+    """Multiply each row of ``x`` ``(rows, cols)`` by a shared factor ``y`` ``(rows, 1)``.
 
-    The triple product is opened once: x, y and g are masked and the dealer gives every product of
-    masks. 8 bytes per element and 16 per row each way, 24 off line.
+    8 bytes per element and 8 per row each way, 8 per element off line.
     """
 
     rows: int
@@ -116,28 +85,22 @@ class ScaleRows(Primitive):
 
     def fields(self) -> tuple[Field, ...]:
         full, row = (self.rows, self.cols), (self.rows, 1)
-        return (
-            mask("x", full), mask("y", row), mask("g", row),
-            derived("xy", full), derived("xg", full), derived("xyg", full), derived("yg", row),
-        )  # fmt: skip
+        return (mask("x", full), mask("y", row), derived("xy", full))
 
     def derive(self, free: Shares) -> Mapping[str, Array]:
-        x, y, g = free["x"], free["y"], free["g"]
-        yg = y * g
-        return {"xy": x * y, "xg": x * g, "xyg": x * yg, "yg": yg}
+        return {"xy": free["x"] * free["y"]}
 
     def online(self) -> Cost:
-        return both(8 * self.rows * (self.cols + 2))
+        return both(8 * self.rows * (self.cols + 1))
 
-    def run(self, ctx: Context, corr: Shares, x: Words, y: Words, g: Words) -> Words:
-        """Return a share of ``x * y * g``; ``y`` and ``g`` have shape ``(rows, 1)``."""
-        cx, cy, cg = ctx.open(x - corr["x"], y - corr["y"], g - corr["g"])
-        row = cy * corr["g"] + cg * corr["y"] + corr["yg"]
-        if ctx.rank == 0:
-            row = row + cy * cg
-        z: Words = cx * row + (cy * cg) * corr["x"] + cg * corr["xy"] + cy * corr["xg"]
-        return z + corr["xyg"]
+    def run(self, ctx: Context, corr: Shares, x: Words, y: Words) -> Words:
+        """Return a share of ``x * y``."""
+        cx, cy = ctx.open(x - corr["x"], y - corr["y"])
+        z: Words = cx * (corr["y"] + cy if ctx.rank == 0 else corr["y"])
+        z += cy * corr["x"]
+        z += corr["xy"]
+        return z
 
-    def simulate(self, masks: Shares, x: Words, y: Words, g: Words) -> Words:
+    def simulate(self, masks: Shares, x: Words, y: Words) -> Words:
         """Return the ring product."""
-        return x * y * g
+        return x * y

@@ -2,14 +2,16 @@ r"""Comparing a public word with a secret mask: one-hot chunks, a tree of masked
 
 For public c and secret r the bit 1{c < r} is wanted, XOR-shared. Both are cut into 4-bit chunks.
 The dealer XOR-shares each chunk of r as a one-hot 16-bit word, so lt_j = 1{c_j < r_j} and
-eq_j = 1{c_j = r_j} are XORs of known positions: local. Groups of up to four chunks are combined by
+eq_j = 1{c_j = r_j} are XORs of known positions: local. Groups of chunks, four in a group, are
+combined by
 
 .. math:: LT = lt_3 \oplus eq_3 lt_2 \oplus eq_3 eq_2 lt_1 \oplus eq_3 eq_2 eq_1 lt_0,
           \qquad EQ = eq_3 eq_2 eq_1 eq_0 .
 
 A node opens its inputs under one-time XOR masks (lt of the top chunk enters linearly and stays
 closed) and gets every product from dealt products of the masks: one flight a level. 16 chunks
-(63 bits) cost 27 + 6 = 33 opened bits, 8 chunks (31 bits) 13 + 2 = 15.
+(63 bits) cost 27 + 6 = 33 opened bits. Up to 8 chunks are one group, hence one level: m chunks
+cost 2 (m - 1) opened bits and about 1.4 * 2^m dealt ones.
 
 Security: each opened bit has its own uniform mask, used once. Several thresholds on one opened
 value share the one-hot words, never the node masks.

@@ -30,8 +30,8 @@ class PoolSupply:
     steps
         The plan's steps, which fix what is taken and in which order.
     opened
-        At the client: W - B of every weight by name; the products that depend on it are computed
-        ahead as well.
+        W - B by name, at the client of every weight, at the server of the column vectors; the
+        products that depend on it are computed ahead as well.
     prefixes
         Whether sizes depend on opened numbers: an item may then be taken smaller than planned,
         left out, or taken out of order by a lane, but never twice. What is left is destroyed.
@@ -67,8 +67,10 @@ class PoolSupply:
         self._made += 1
         read = self._read if self._rank == 1 else None
         shares = expand(prim.fields(), item, self._rank, self._seeds, read)
-        if self._rank == 1 and isinstance(prim, Linear | Affine):
-            shares = {**shares, "z1": prim.prepare(shares, self._opened[prim.weight])}
+        if isinstance(prim, Affine) or (self._rank == 1 and isinstance(prim, Linear)):
+            ahead = prim.prepare(shares, self._opened[prim.weight])
+            shares = {name: a for name, a in shares.items() if name not in prim.SPENT}
+            shares["z1"] = ahead
         return shares
 
     def _read(self, nbytes: int) -> memoryview:

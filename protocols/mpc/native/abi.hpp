@@ -8,7 +8,7 @@
 
 namespace privml {
 
-constexpr int32_t kAbiVersion = 3;
+constexpr int32_t kAbiVersion = 4;
 
 enum Code : int32_t { kOk = 0, kBadArgument = 1, kNoMemory = 2, kUnsupported = 3 };
 

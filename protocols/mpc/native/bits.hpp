@@ -25,10 +25,12 @@ struct TreeLevel {
   uint64_t *new_lt, *new_eq;
 };
 
-// The kernels of one instruction set; one row of n elements, arrays shaped as in ops.py.
+// The kernels of one instruction set; one row of n elements, arrays shaped as in ops.py. `compare`
+// looks at the lowest `chunks` chunks.
 struct BitKernels {
   void (*onehot)(const uint64_t* r, int64_t n, uint16_t* out);
-  void (*compare)(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq);
+  void (*compare)(const uint64_t* c, int64_t n, int chunks, const uint16_t* w, uint64_t* lt,
+                  uint64_t* eq);
   void (*pack)(const uint8_t* bits, int64_t n, uint64_t* out);
   void (*unpack)(const uint64_t* words, int64_t n, uint64_t* out);
   void (*tops)(const uint64_t* x, int64_t n, uint64_t* out);

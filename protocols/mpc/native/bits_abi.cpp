@@ -25,12 +25,16 @@ PRIVML_API int32_t privml_chunk_onehot(int32_t isa, const uint64_t* r, int64_t n
   return privml::kOk;
 }
 
+// Row i of c looks into w + i * w_step; a step of 0 lets all rows share one w.
 PRIVML_API int32_t privml_chunk_compare(int32_t isa, const uint64_t* c, int64_t rows, int64_t n,
-                                        const uint16_t* w, uint64_t* lt, uint64_t* eq) {
+                                        int32_t chunks, const uint16_t* w, int64_t w_step,
+                                        uint64_t* lt, uint64_t* eq) {
   if (int32_t code = privml::refused(isa, rows, n)) return code;
+  if (chunks < 0 || chunks > privml::kChunks) return privml::kBadArgument;
   const auto compare = privml::kernels(isa).compare;
-  const int64_t step = privml::kChunks * privml::words(n);
-  for (int64_t i = 0; i < rows; ++i) compare(c + i * n, n, w, lt + i * step, eq + i * step);
+  const int64_t step = chunks * privml::words(n);
+  for (int64_t i = 0; i < rows; ++i)
+    compare(c + i * n, n, chunks, w + i * w_step, lt + i * step, eq + i * step);
   return privml::kOk;
 }
 

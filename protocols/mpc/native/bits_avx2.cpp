@@ -120,7 +120,8 @@ void lookup(const uint16_t* w, const __m256i* bit, uint32_t* less, uint32_t* sam
   *same = lanes(equal[0], equal[1]);
 }
 
-void compare(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq) {
+void compare(const uint64_t* c, int64_t n, int chunks, const uint16_t* w, uint64_t* lt,
+             uint64_t* eq) {
   const int64_t width = padded(n), words = width / 64;
   uint64_t spare[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
@@ -129,7 +130,7 @@ void compare(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint
     __m256i low[8], high[8], bit[2];
     planes(from, low);
     planes(from + 32, high);
-    for (int j = 0; j < kChunks; ++j) {
+    for (int j = 0; j < chunks; ++j) {
       uint32_t less[2], same[2];
       for (int half = 0; half < 2; ++half) {
         power(chunk(half ? high : low, j), bit);

@@ -107,13 +107,14 @@ void lookup(__m512i chunk, const uint16_t* row, uint32_t* less, uint32_t* same) 
   *same = _mm512_test_epi16_mask(x, _mm512_sllv_epi16(_mm512_set1_epi16(1), chunk));
 }
 
-void compare(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq) {
+void compare(const uint64_t* c, int64_t n, int chunks, const uint16_t* w, uint64_t* lt,
+             uint64_t* eq) {
   const int64_t width = padded(n), words = width / 64;
   Planes tile;
   for (int64_t start = 0; start < n; start += kTile) {
     tile.fill(c + start, n - start);
     const int64_t size = width - start < kTile ? width - start : kTile;
-    for (int j = 0; j < kChunks; ++j)
+    for (int j = 0; j < chunks; ++j)
       for (int64_t i = 0; i < size; i += kBlock) {
         const uint16_t* row = w + j * width + start + i;
         uint32_t less[2], same[2];

@@ -22,9 +22,10 @@ void onehot(const uint64_t* r, int64_t n, uint16_t* out) {
   }
 }
 
-void compare(const uint64_t* c, int64_t n, const uint16_t* w, uint64_t* lt, uint64_t* eq) {
+void compare(const uint64_t* c, int64_t n, int chunks, const uint16_t* w, uint64_t* lt,
+             uint64_t* eq) {
   const int64_t width = padded(n), words = width / 64;
-  for (int j = 0; j < kChunks; ++j) {
+  for (int j = 0; j < chunks; ++j) {
     for (int64_t word = 0; word < words; ++word) {
       uint64_t below = 0, same = 0;
       for (int64_t i = 64 * word; i < n && i < 64 * word + 64; ++i) {

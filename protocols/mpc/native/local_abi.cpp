@@ -39,6 +39,32 @@ PRIVML_API int32_t privml_gelu_low(int32_t isa, int64_t n, int32_t rank, const u
   return privml::kOk;
 }
 
+// The selection of nonlinear/maximum.py: n groups of four. Bit i of plane p of `bits` is the opened
+// bit of pair p; entry (v, i, pattern) of `hit` and `hit_r` are shares of whether value v + 1 wins
+// under that pattern of masks, and of that times its mask's difference from that of value 0.
+PRIVML_API int32_t privml_maximum(int32_t isa, int64_t n, const uint64_t* x0, const uint64_t* c,
+                                  const uint64_t* bits, const uint64_t* hit,
+                                  const uint64_t* hit_r, uint64_t* out) {
+  if (int32_t code = privml::refused(isa, n, 0)) return code;
+  const int64_t words = (n + 63) / 64;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t* word = bits + i / 64;
+    uint64_t z[6];
+    for (int p = 0; p < 6; ++p) z[p] = (word[p * words] >> (i % 64)) & 1;
+    // Pairs are 01, 02, 03, 12, 13, 23; the first of a pair wins if its bit is 1.
+    const uint64_t pattern[3] = {z[0] | (z[3] ^ 1) << 1 | (z[4] ^ 1) << 2,
+                                 z[1] | z[3] << 1 | (z[5] ^ 1) << 2,
+                                 z[2] | z[4] << 1 | z[5] << 2};
+    uint64_t sum = x0[i];
+    for (int v = 0; v < 3; ++v) {
+      const int64_t at = (v * n + i) * 8 + int64_t(pattern[v]);
+      sum += (c[(v + 1) * n + i] - c[i]) * hit[at] - hit_r[at];
+    }
+    out[i] = sum;
+  }
+  return privml::kOk;
+}
+
 PRIVML_API int32_t privml_exp(int32_t isa, int64_t n, int32_t shift, const uint64_t* table,
                               const uint64_t* c, const uint64_t* wrapped, const uint64_t* clip,
                               const uint64_t* e, const uint64_t* be, const uint64_t* we,

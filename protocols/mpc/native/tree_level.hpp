@@ -74,7 +74,11 @@ const int32_t* add_plane(const LevelRow& row, const int32_t* recipe, const uint6
   for (int32_t terms = *recipe++; terms > 0; --terms) switch (*recipe++) {
       case 2: recipe = add_term<V, 2>(row, recipe, from, to, out); break;
       case 3: recipe = add_term<V, 3>(row, recipe, from, to, out); break;
-      default: recipe = add_term<V, 4>(row, recipe, from, to, out);
+      case 4: recipe = add_term<V, 4>(row, recipe, from, to, out); break;
+      case 5: recipe = add_term<V, 5>(row, recipe, from, to, out); break;
+      case 6: recipe = add_term<V, 6>(row, recipe, from, to, out); break;
+      case 7: recipe = add_term<V, 7>(row, recipe, from, to, out); break;
+      default: recipe = add_term<V, 8>(row, recipe, from, to, out);
     }
   return recipe;
 }

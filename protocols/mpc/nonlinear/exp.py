@@ -7,15 +7,17 @@ Then c' - r' mod 2^20 is x rounded to 16 fractional bits, down or up by the borr
 .. math:: e^x = e^{c'} e^{-r'} \cdot (1 \text{ if } c' < r' \text{ else } e^{-16}) .
 
 The dealer shares E = exp(-r') at scale 42; exp(c') is public, at scale 18. w = 1{c' < r'} is one
-comparison of 20-bit words on the one-hot chunks that the clip test 1{x >= -15.5} needs anyway. Both
-bits are opened under masks, and products of E with the masks are dealt, so the selection is local.
-The result has scale 60 and peak 2^60. Where the clip bit is 0 the result is exactly 0.
+comparison of 20-bit words on the one-hot chunks that the clip test needs anyway. Both bits are
+opened under masks, and products of E with the masks are dealt, so the selection is local. The
+result has scale 60 and peak 2^60. Where the clip bit is 0 the result is exactly 0: always below
+-15.5 and never from -15.4375 on, because the clip test looks at 24 bits, of which the lowest stands
+for 2^-4. Hence |x| must stay below 2^19.
 
 The caller passes x minus one unit of 2^-16, which makes x <= -2^-16 and removes the tie c' = r';
 in a softmax the common factor exp(-2^-16) cancels.
 
 Error: at most 2^-16.9 relative to 1 before the final truncation (rounding of x: 2^-16 relative;
-clip: exp(-15.5) = 1.9e-7). 4 flights (open, two tree levels, select), 8 B + 44 bit per element and
+clip: exp(-15.4375) = 2.0e-7). 3 flights (open, compare, select), 8 B + 20 bit per element and
 direction. Two parties, semi-honest, dealer-hybrid; the view is uniform words and bits. Source:
 ours; the digit form replaces the repeated squarings of the limit approximation.
 """
@@ -31,9 +33,9 @@ import numpy as np
 
 from privml import _native
 from privml.errors import ParameterError
-from privml.protocols.mpc.boolean.compare import Signs, full_onehot, packed, shift
+from privml.protocols.mpc.boolean.compare import packed
+from privml.protocols.mpc.boolean.digits import Digits
 from privml.protocols.mpc.boolean.logic import unpack
-from privml.protocols.mpc.boolean.tree import Tree
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
 from privml.protocols.mpc.nonlinear.tables import (
     FIELD,
@@ -43,16 +45,17 @@ from privml.protocols.mpc.nonlinear.tables import (
     exp_rise,
     public,
 )
-from privml.protocols.mpc.ops import chunk_compare
-from privml.protocols.mpc.primitive import ONE, TOP, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both
 
 #: Below this (in natural units) the result is exactly zero.
 CLIP = 15.5
 #: Scale of the result.
 OUT_SCALE = 60
-#: Largest shift: the field's five chunks stay below the short top chunk.
-MAX_SHIFT = 40
-_CHUNKS = 5
+#: Magnitude of x, in natural units, from which on the clip test is not right.
+RANGE = 2.0**19
+#: Largest shift: the clip's window ends at the top of the ring.
+MAX_SHIFT = 28
+_CHUNKS, _SKIP = 5, 3
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,11 @@ class Exp(Primitive):
         return digest()
 
     @property
-    def signs(self) -> Signs:
-        """The clip comparison."""
-        return Signs(prod(self.shape), 1)
-
-    @property
-    def wrap(self) -> Tree:
-        """The 20-bit comparison c' < r'."""
-        return Tree("w", 1, _CHUNKS, packed(prod(self.shape)))
-
-    @property
-    def threshold(self) -> int:
-        """The clip threshold in ring units."""
-        return -int(CLIP * (1 << (16 + self.shift)))
+    def digits(self) -> Digits:
+        """The comparisons c' < r' and x >= the clip, one unit of the clip's window up."""
+        one = 1 << (16 + self.shift)
+        threshold = -int(CLIP * one) + (1 << (self.shift + 4 * _SKIP))
+        return Digits(prod(self.shape), self.shift, _CHUNKS, _SKIP, threshold)
 
     def fields(self) -> tuple[Field, ...]:
         pw = (packed(prod(self.shape)),)
@@ -94,7 +89,7 @@ class Exp(Primitive):
             mask("r", self.shape), bits("bw", pw), bits("bb", pw),
             derived("e", self.shape), derived("be", self.shape),
             derived("we", self.shape), derived("wbe", self.shape),
-            *self.signs.fields(), *self.wrap.fields(),
+            *self.digits.fields(),
         )  # fmt: skip
 
     def derive(self, free: Shares) -> Mapping[str, Array]:
@@ -103,18 +98,17 @@ class Exp(Primitive):
         rho_b = unpack(free["bb"], self.shape)
         return {
             "e": e, "be": rho_b * e, "we": we, "wbe": rho_b * we,
-            **self.signs.derive(free["r"], free), **self.wrap.derive(free),
+            **self.digits.derive(free["r"], free),
         }  # fmt: skip
 
     def online(self) -> Cost:
         n = prod(self.shape)
-        levels = both(self.signs.tree.opened_bytes() + self.wrap.opened_bytes(), 2)
-        return both(8 * n).then(levels).then(both(16 * packed(n)))
+        return both(8 * n).then(self.digits.cost()).then(both(16 * packed(n)))
 
     def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
         """Return a share of exp(x) at scale 60."""
         (c,) = ctx.open(x + corr["r"])
-        clip, wrapped = self._bits(ctx, corr, c.reshape(-1))
+        clip, wrapped = self.digits.run(ctx, corr, c.reshape(-1))
         zw, zb = ctx.open_bits(wrapped ^ corr["bw"], clip ^ corr["bb"])
         return self.terms(c, zw, zb, corr)
 
@@ -126,7 +120,7 @@ class Exp(Primitive):
         c
             Opened ``x + r``, of ``shape``.
         zw, zb
-            Packed: opened bits w and 1{x >= -15.5} under masks.
+            Packed: opened wrap and clip bits under masks.
         corr
             This party's shares.
         """
@@ -154,27 +148,11 @@ class Exp(Primitive):
         out += (diff * s_w) * (z_b * corr["we"] + s_b * corr["wbe"])
         return out
 
-    def _bits(self, ctx: Context, corr: Shares, c: Words) -> tuple[Words, Words]:
-        signs, wrap = self.signs, self.wrap
-        moved = shift(c, (self.threshold,))
-        lt, eq = signs.planes(moved, corr)
-        first = self.shift // 4
-        planes = chunk_compare(c, full_onehot(corr["w"]))
-        wlt, weq = (p[None, first : first + _CHUNKS] for p in planes)
-        for level in range(2):
-            a, b = ctx.open_bits(
-                signs.tree.masked(level, lt, eq, corr), wrap.masked(level, wlt, weq, corr)
-            )
-            lt, eq = signs.tree.combine(level, a, lt, eq, corr, ctx.rank)
-            wlt, weq = wrap.combine(level, b, wlt, weq, corr, ctx.rank)
-        return signs.finish(moved, lt[:, 0], corr, ctx.rank)[0], wlt[0, 0]
-
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return exp at scale 60 with the mask's rounding."""
         r = masks["r"]
         c, s = x + r, np.uint64(self.shift)
         up, down = (c >> s) & FIELD, (r >> s) & FIELD
         factor = np.where(up < down, exp_rise(up), exp_late(up))
-        keep = ONE - ((x - np.uint64(self.threshold % (1 << 64))) >> TOP)
-        out: Words = keep * factor * exp_fall(down)
+        out: Words = self.digits.kept(x, r) * factor * exp_fall(down)
         return out

@@ -10,9 +10,10 @@ selection masks with powers of r are dealt. (1 - w) x is added after the truncat
 scale, so large x cannot overflow. Input scale 12, polynomial scale 60, output scale 16.
 
 Maximum error of ``ring4`` 0.0022 on [-8, 8] in the 64-bit ring, rounding included; exact (up to
-rounding) beyond. 5 flights, 16 B + 102 bit per element and direction. Two parties, semi-honest,
-dealer-hybrid. Piecewise form: BOLT (ePrint 2023/1893) and BumbleBee (ePrint 2023/1678);
-coefficients and the one-opening evaluation are ours.
+rounding) beyond. 5 flights, 16 B + 102 bit per element and direction; 4 flights, 16 B + 33 bit
+where 24 bits hold x (``bits``). Two parties, semi-honest, dealer-hybrid. Piecewise form: BOLT
+(ePrint 2023/1893) and BumbleBee (ePrint 2023/1678); coefficients and the one-opening evaluation
+are ours.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ import numpy as np
 
 from privml import _native
 from privml.protocols.mpc.arithmetic import truncate
-from privml.protocols.mpc.boolean.compare import Signs, packed, shift
+from privml.protocols.mpc.boolean.compare import Signs, at_least, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
-from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
+from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
+from privml.protocols.mpc.fields import bits as planes
 from privml.protocols.mpc.ops import unpack_bits
 from privml.protocols.mpc.primitive import HALF, ONE, TOP, Context, Cost, Primitive, Words, both
 
@@ -68,11 +70,15 @@ QUARTICS: Mapping[str, Quartic] = {
 
 @dataclass(frozen=True)
 class Gelu(Primitive):
-    """GELU of an array of ``shape`` at scale 12; the output has scale ``out``, 16 by default."""
+    """GELU of an array of ``shape`` at scale 12; the output has scale ``out``, 16 by default.
+
+    The comparisons look at ``bits`` bits: x and x plus or minus the cut must fit.
+    """
 
     shape: tuple[int, ...]
     variant: str = "ring4"
     out: int = OUT_SCALE
+    bits: int = 64
     name: ClassVar[str] = "gelu"
 
     def constants(self) -> bytes:
@@ -86,7 +92,7 @@ class Gelu(Primitive):
     @property
     def signs(self) -> Signs:
         """Comparisons with -T, 0 and T."""
-        return Signs(prod(self.shape), 3)
+        return Signs(prod(self.shape), 3, self.bits)
 
     @property
     def thresholds(self) -> tuple[int, int, int]:
@@ -97,7 +103,7 @@ class Gelu(Primitive):
     def fields(self) -> tuple[Field, ...]:
         s = self.shape
         return (
-            mask("r", s), bits("b", (3, packed(prod(s)))), mask("q", s),
+            mask("r", s), planes("b", (3, packed(prod(s)))), mask("q", s),
             derived("r2", s), derived("r3", s), derived("r4", s),
             derived("g", (5, *s)), derived("h", (5, *s)), derived("k", (4, *s)),
             derived("u", s), derived("v", s, dtype=truncate.wrap_dtype(self.f)),
@@ -206,9 +212,7 @@ class Gelu(Primitive):
         x2 = x * x
         even = _w(c4) * (x2 * x2) + _w(c2) * x2 + _w(half) * x + _w(c0)
         odd = _w(c3) * (x2 * x) + _w(c1) * x
-        low, mid, high = (
-            ONE - (row.reshape(x.shape) >> TOP) for row in shift(x.reshape(-1), self.thresholds)
-        )
+        low, mid, high = at_least(x, self.thresholds, self.bits)
         poly = (low - high) * even + (mid + mid - low - high) * odd
         out = truncate.simulate(poly, masks["q"], self.f)
         out += (high * x) << np.uint64(self.out - IN_SCALE)
