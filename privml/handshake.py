@@ -37,7 +37,7 @@ from privml.transcript import KEY_BYTES
 from privml.transport.channel import Channel
 from privml.wire import TAG_BYTES, FrameType
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 NONCE_BYTES = 32
 MAX_HELLO_BYTES = 1 << 14
 _MAX_NAME = 64
