@@ -1,0 +1,144 @@
+"""The valuation peers as an audit sees them: environments, and a worker that stays up.
+
+Each peer lives in an environment of its own, since neither allows a current numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from peers.environments import Peer, PeerUnavailable, Progress, obtain
+
+FOLDER = Path(__file__).parent
+PYDVL = Peer(
+    "pydvl-0.10.0",
+    ("pyDVL==0.10.0", "numpy==1.26.4", "scikit-learn==1.5.2"),
+    ("3.11", "3.12", "3.10"),
+    "pydvl.valuation",
+)
+OPENDATAVAL = Peer(
+    "opendataval-1.3.0",
+    ("opendataval==1.3.0", "transformers==4.37.2"),
+    ("3.11", "3.10", "3.9"),
+    "opendataval.dataval",
+)
+SCRIPTS = {PYDVL.name: "pydvl_worker.py", OPENDATAVAL.name: "opendataval_worker.py"}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ANSWER_S = 20
+
+
+class PeerFailed(Exception):
+    """The peer's worker could not carry out a request; the text says why."""
+
+
+class Worker:
+    """A running worker; context manager.
+
+    Parameters
+    ----------
+    peer, root, create, progress
+        As :func:`peers.environments.obtain` takes them.
+    threads
+        Threads of its linear algebra; None for the peer's default.
+
+    Attributes
+    ----------
+    facts
+        Versions and threads, as the worker tells them.
+
+    Raises
+    ------
+    PeerUnavailable
+        There is no environment, or the worker does not start.
+    """
+
+    def __init__(
+        self, peer: Peer, root: Path, *, create: bool, progress: Progress, threads: int | None = 1
+    ) -> None:
+        python = obtain(peer, root, create=create, progress=progress)
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = tempfile.TemporaryFile(  # noqa: SIM115 - open as long as the worker runs
+            mode="w+", encoding="utf-8", errors="replace"
+        )
+        own = {k: v for k, v in os.environ.items() if k not in (*THREADS, "PYTHONPATH")}
+        if threads is not None:
+            own |= dict.fromkeys(THREADS, str(threads))
+        self._process = subprocess.Popen(
+            [str(python), str(FOLDER / SCRIPTS[peer.name])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=own,
+        )  # fmt: skip
+        try:
+            self.facts = self._answer()
+        except PeerFailed as error:
+            self.close()
+            raise PeerUnavailable(f"{peer.name} does not start: {error}") from error
+
+    def give(self, name: str, arrays: Mapping[str, Any]) -> str:
+        """Write X, y, X_val and y_val to a file for the worker and return its path."""
+        path = str(Path(self._folder.name) / f"{name}.npz")
+        np.savez(path, **arrays)
+        return path
+
+    def ask(self, do: str, **asked: object) -> dict[str, Any]:
+        """Carry out one request.
+
+        Raises
+        ------
+        PeerFailed
+            The worker told an error, or ended.
+        """
+        stdin = self._process.stdin
+        try:
+            if stdin is not None:
+                stdin.write(json.dumps({"do": do, **asked}) + "\n")
+                stdin.flush()
+        except BrokenPipeError:
+            pass  # the missing answer says why
+        answer = self._answer()
+        if "failed" in answer:
+            raise PeerFailed(str(answer["failed"])[:400])
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        stdout = self._process.stdout
+        for line in stdout or ():
+            if line.startswith("{"):  # some peers print notes when they are imported
+                return dict(json.loads(line))
+        self._end()
+        self._log.seek(0)
+        last = self._log.read().strip().splitlines()[-1:]
+        raise PeerFailed(f"the worker ended: {' '.join(last) or 'no message'}"[:400])
+
+    def close(self) -> None:
+        """End the worker; again is fine."""
+        if not self._log.closed:
+            self._end()
+            self._log.close()
+            self._folder.cleanup()
+
+    def _end(self) -> None:
+        try:  # the end of its input ends the worker
+            self._process.communicate(timeout=_ANSWER_S)
+        except (subprocess.TimeoutExpired, ValueError):
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
