@@ -88,7 +88,9 @@ def running(variants: Sequence[Variant], *, turns: int) -> Iterator[dict[str, Pr
 
 def require_room(plans: Sequence[mpc.Plan], *, turns: int) -> None:
     """Refuse plans if the largest one cannot run while the processes of all of them idle."""
-    peak = max(sum(p.memory_bytes()) - p.cost.corrections for p in plans)  # pools are mapped files
+    idle = [3 * (p.setup_bytes() + p.public_bytes()) for p in plans]  # weights, at both parties
+    active = [sum(p.memory_bytes()) - p.cost.corrections for p in plans]  # pools are mapped files
+    peak = sum(idle) + max(a - i for a, i in zip(active, idle, strict=True))
     free = _available_memory()
     if peak > free:
         raise NoRoom(f"needs {peak / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free")

@@ -59,7 +59,8 @@ def train(
     data: Annotated[Path, typer.Option(help="Folder with one sub-folder of JPEG files per class.")],
     out_dir: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
     net: Annotated[
-        Literal["small", "small-residual", "resnet20", "resnet18"], typer.Option(help="Network.")
+        Literal["small", "small-residual", "resnet20", "resnet18", "square"],
+        typer.Option(help="Network; square: layers of squares, for CKKS."),
     ] = "small",
     block: Annotated[int, typer.Option(help="Pixels on the side of a cell: 2, 4, 8.")] = 2,
     channels: Annotated[str, typer.Option(help="Coefficients: y4c1, y3, full, ...")] = "full",
@@ -291,6 +292,10 @@ def predict(
         Literal["clear", "simulate", "execute"], typer.Option(help="How; there is no fallback.")
     ] = "clear",
     p_error: PError = None, exact: Exact = False,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option("--measure", metavar="IMAGES", help="With execute: measure faults on these."),
+    ] = None,
     labels: Annotated[str, typer.Option(help="Names of the classes, separated by commas.")] = "",
     accept_licence: Licence = False,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
@@ -300,8 +305,8 @@ def predict(
 
     with Output() as out:
         verb.run(
-            out, model, photos, mode=mode, p_error=p_error, exact=exact, labels=labels,
-            accepted=accept_licence,
+            out, model, photos, mode=mode, p_error=p_error, exact=exact,
+            measure=tuple(images or ()), labels=labels, accepted=accept_licence,
         )  # fmt: skip
 
 
@@ -309,9 +314,10 @@ def predict(
 def calibrate(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the file of this machine.")],
     p_error: Annotated[float, typer.Option("--p-error", help="Of a wrong table.")] = 1e-2,
-    bits: Annotated[
-        str, typer.Option(help="Widths of tables, like 4,5,6 [default: usual ones, in 10 s].")
-    ] = "",
+    bits: Annotated[str, typer.Option(help="Widths of tables, the most important first.")] = "6,5",
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Begin no width that ends later; 0: measure all.")
+    ] = 10.0,
     accept_licence: Licence = False,
     json: Json = False, quiet: Quiet = False, debug: Debug = False,
 ) -> None:  # fmt: skip
@@ -319,7 +325,26 @@ def calibrate(
     from privml._cli import fhe_predict as verb
 
     with Output() as out:
-        verb.calibrate(out, folder=folder, p_error=p_error, bits=bits, accepted=accept_licence)
+        verb.calibrate(
+            out, folder=folder, p_error=p_error, bits=bits, seconds=seconds,
+            accepted=accept_licence,
+        )  # fmt: skip
+
+
+@fhe.command("install-concrete-ml")
+def install_concrete_ml(
+    python: Annotated[
+        Path | None, typer.Option(help="A Python 3.11 [default: this one, or the one on PATH].")
+    ] = None,
+    status: Annotated[bool, typer.Option("--status", help="Only say whether it is there.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it.")] = False,
+    json: Json = False, quiet: Quiet = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Build the environment for scikit-learn models: 1.5 GB to download, 3 GB, some minutes."""
+    from privml._cli import fhe_worker as verb
+
+    with Output() as out:
+        verb.run(out, python=python, status=status, remove=remove)
 
 
 @fhe.command()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from privml._cli import cert
 from privml._cli.output import UsageError
-from privml.errors import Corrupt
+from privml.errors import Corrupt, MalformedMessage, ParameterError, UnsupportedError
 from privml.party import parse_fingerprint
 from privml.protocols.fhe.binding import described
 from privml.protocols.fhe.building import Frontend
-from privml.protocols.fhe.bundle import ClientPart
 from privml.protocols.fhe.codec import MAX_GRAPH_BYTES
 from privml.protocols.fhe.frequency import Photo
 from privml.protocols.fhe.graph import Graph
@@ -24,11 +23,14 @@ from privml.protocols.fhe.inputs import quantise
 from privml.protocols.fhe.licence import require_licence
 from privml.protocols.fhe.messages import MAX_IMAGES
 from privml.protocols.fhe.nodes import Ints, Table
+from privml.protocols.he.network_file import DESCRIPTION
+from privml.storage import fs
 from privml.storage.files import read_file
 from privml.transport.identity import Identity
 
 MAX_IMAGE_BYTES = 64 << 20
 JPEG = (".jpg", ".jpeg")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,24 @@ def _integers(photos: Sequence[Photo]) -> Ints:
     return np.stack([np.asarray(one) for one in photos])
 
 
-def photos_of(part: ClientPart, paths: Sequence[Path]) -> tuple[list[str], Ints]:
-    """Return names and integers of images for a program."""
-    from privml.protocols.fhe.inputs import prepare
+def is_polynomial(path: Path) -> bool:
+    """Return whether a model folder holds a polynomial network, which runs under CKKS."""
+    return path.is_dir() and fs.exists(path / DESCRIPTION)
 
-    names, photos = read_photos(paths)
-    return names, prepare(part, photos)
+
+def prepared(
+    names: Sequence[str], photos: Sequence[Photo], prepare: Callable[[Sequence[Photo]], Result]
+) -> Result:
+    """Return what ``prepare`` makes of images; an error names the image that it is about."""
+    try:
+        return prepare(photos)
+    except (ParameterError, MalformedMessage, UnsupportedError) as error:
+        for name, one in zip(names, photos, strict=True):
+            try:
+                prepare([one])
+            except type(error) as single:
+                raise type(error)(f"{name}: {single}") from error
+        raise
 
 
 def identity_of(text: str | None, *, why: str) -> Identity:

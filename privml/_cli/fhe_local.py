@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from privml._cli import fhe_inputs
 from privml._cli.fhe_scores import documents, table
@@ -14,23 +14,39 @@ from privml._cli.tables import facts
 from privml.errors import UntrustedArtifact
 from privml.protocols.fhe.bundle import ClientPart, read_client, read_server
 from privml.protocols.fhe.manifest import Manifest
-from privml.protocols.fhe.program_info import ENVELOPE_BYTES
+from privml.protocols.fhe.parties import LIBRARY_FILE
 from privml.protocols.fhe.sides import FheClient
+from privml.protocols.he import bundle as ckks
+from privml.protocols.he.network_file import WEIGHTS
+from privml.protocols.he.program import CkksManifest, CkksPart
 from privml.storage import fs
 from privml.storage.files import read_file
 from privml.storage.publish import atomic_write
 
+if TYPE_CHECKING:
+    from privml.protocols.he.sides import CkksClient
+
 QUERY, ANSWER = ".query", ".answer"
+AnyClient: TypeAlias = Union[FheClient, "CkksClient"]
+"""A client of either scheme."""
 
 
 def show(out: Output, folder: Path, *, identity: str | None, signers: Sequence[str]) -> None:
     """Check a bundle and print its manifest."""
     trusted = fhe_inputs.trusted(signers, identity)
-    server = fs.exists(folder / "sharedlib.so")
-    if server:
-        manifest = read_server(folder, trusted=trusted).manifest
+    manifest: Manifest | CkksManifest
+    if ckks.is_bundle(folder):
+        server = fs.exists(folder / WEIGHTS)
+        if server:
+            manifest = ckks.read_server(folder, trusted=trusted).client.manifest
+        else:
+            manifest = ckks.read_client(folder, trusted=trusted).manifest
     else:
-        manifest = read_client(folder, trusted=trusted).manifest
+        server = fs.exists(folder / LIBRARY_FILE)
+        if server:
+            manifest = read_server(folder, trusted=trusted).manifest
+        else:
+            manifest = read_client(folder, trusted=trusted).manifest
     import msgspec
 
     out.document({"ok": True, "program": manifest.id, "kind": "server" if server else "client",
@@ -38,7 +54,27 @@ def show(out: Output, folder: Path, *, identity: str | None, signers: Sequence[s
     if out.mode.quiet:
         out.show(manifest.id)
         return
-    out.show(facts("the server's bundle" if server else "the client's bundle", rows(manifest)))
+    lines = ckks_rows(manifest) if isinstance(manifest, CkksManifest) else rows(manifest)
+    out.show(facts("the server's bundle" if server else "the client's bundle", lines))
+
+
+def ckks_rows(manifest: CkksManifest) -> list[tuple[str, str]]:
+    """Return what the manifest of a CKKS program says, for people."""
+    shape = " x ".join(map(str, manifest.shape))
+    wrong = f"in a share of at most {manifest.failure_probability:.1g} of images"
+    return [
+        ("program", manifest.id),
+        ("network", manifest.network),
+        ("scheme", f"CKKS by {manifest.library}; results are approximate"),
+        ("image", f"{shape}, real numbers; {manifest.images} in one query"),
+        ("front end", manifest.front or "none: clients bring real numbers"),
+        ("classes", ", ".join(manifest.labels) or "no names"),
+        ("keys", f"{manifest.keys / 1e6:.1f} MB sent"),
+        ("error", f"scores off by more than {manifest.error_bound:.2g} {wrong}"),
+        ("results", f"sharing them is {manifest.share_results}"),
+        ("function privacy", manifest.function_privacy),
+        ("licence", manifest.licence),
+    ]
 
 
 def rows(manifest: Manifest) -> list[tuple[str, str]]:
@@ -104,7 +140,7 @@ def encrypt(
     client.load_keys(keys)
     names, photos = fhe_inputs.read_photos(paths)
     out.progress("encrypting", 0.0)
-    queries = client.encrypt(photos)
+    queries = fhe_inputs.prepared(names, photos, client.encrypt)
     files = [f"{i:04d}-{Path(name).stem}{QUERY}" for i, name in enumerate(names)]
     _write_all(folder.absolute(), dict(zip(files, queries, strict=True)))
     out.document({"ok": True, "program": client.program,
@@ -120,27 +156,47 @@ def decrypt(
     """Print the scores in answers."""
     client = _client(bundle, identity, signers)
     client.load_keys(keys)
+    part = client.part
     files = [file for path in paths for file in _answers(path)]
-    limit = client.part.spec.info.answer_bytes + ENVELOPE_BYTES
+    limit = part.traffic.answer.most
     answer = client.decrypt([read_file(file, limit=limit) for file in files])
     results: list[dict[str, Any]] = documents(
-        [file.name for file in files], answer, client.part.manifest.output.labels
+        [file.name for file in files], answer, labels_of(part)
     )
     out.document({"ok": True, "mode": str(answer.mode), "results": results,
-                  "share_results": client.part.manifest.share_results})  # fmt: skip
+                  "share_results": part.manifest.share_results})  # fmt: skip
     out.show(table(results, quiet=out.mode.quiet))
     out.note("keep these scores: sharing them, even with the server, can leak the key")
 
 
-def _client(bundle: Path, identity: str | None, signers: Sequence[str]) -> FheClient:
-    return FheClient(part_of(bundle, identity, signers))
+def _client(bundle: Path, identity: str | None, signers: Sequence[str]) -> AnyClient:
+    return client_of(part_of(bundle, identity, signers))
 
 
 def part_of(
     bundle: Path, identity: str | None, signers: Sequence[str], *, also: str | None = None
-) -> ClientPart:
-    """Return the client's part of a program from its bundle."""
-    return read_client(bundle, trusted=fhe_inputs.trusted(signers, identity, also=also))
+) -> ClientPart | CkksPart:
+    """Return the client's part of a program from its bundle, of either scheme."""
+    trusted = fhe_inputs.trusted(signers, identity, also=also)
+    if ckks.is_bundle(bundle):
+        return ckks.read_client(bundle, trusted=trusted)
+    return read_client(bundle, trusted=trusted)
+
+
+def client_of(part: ClientPart | CkksPart) -> AnyClient:
+    """Return a client without keys for a program of either scheme."""
+    if isinstance(part, ClientPart):
+        return FheClient(part)
+    from privml.protocols.he.sides import CkksClient
+
+    return CkksClient(part)
+
+
+def labels_of(part: ClientPart | CkksPart) -> tuple[str, ...]:
+    """Return the names of a program's classes, or none."""
+    if isinstance(part, ClientPart):
+        return part.manifest.output.labels
+    return part.manifest.labels
 
 
 def _answers(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privml._cli import fhe_inputs
+from privml._cli import fhe_ckks, fhe_inputs
 from privml._cli.output import Output, UsageError
 from privml._cli.tables import facts
 from privml.errors import PrivmlError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from privml.protocols.fhe.graph import Graph
 
 _SEEDS = range(5)
+_MUCH = 0.05  # of images whose class may change: worth a warning
 _CONTROLS = (Control.PIXEL, Control.MEAN_POOL, Control.SPACE_TO_DEPTH, Control.DCT)
 
 
@@ -31,6 +32,13 @@ def plan(
     calibration: Path | None, controls: bool,
 ) -> None:  # fmt: skip
     """Print the plan of one image; with ``controls`` also those behind other front ends."""
+    if fhe_inputs.is_polynomial(path):
+        fhe_ckks.refuse_options(
+            p_error=p_error, exact=exact, round_to=round_to, calibration=calibration,
+            controls=controls,
+        )  # fmt: skip
+        fhe_ckks.plan(out, path)
+        return
     loaded = fhe_inputs.load(path, exact=exact)
     graph, probability = loaded.graph, fhe_inputs.p_error_of(p_error, exact=exact)
     if round_to is not None:
@@ -57,6 +65,10 @@ def compile_bundles(
     exact: bool, measure: Sequence[Path], labels: str, accepted: bool,
 ) -> None:  # fmt: skip
     """Plan, measure disagreement where the contract needs it, compile, write both bundles."""
+    if fhe_inputs.is_polynomial(path):
+        fhe_ckks.refuse_options(p_error=p_error, exact=exact, measure=measure)
+        fhe_ckks.make_bundles(out, path, folder=folder, identity=identity, labels=labels)
+        return
     operator = fhe_inputs.identity_of(identity, why="it signs the bundles")
     if fs.exists(folder):
         raise UsageError(f"{folder} exists already; choose another folder or remove it first")
@@ -64,7 +76,7 @@ def compile_bundles(
     toolkit.frontend()  # a missing toolkit is reported before minutes of work
     loaded = fhe_inputs.load(path, exact=exact, labels=labels)
     probability = fhe_inputs.p_error_of(p_error, exact=exact)
-    evidence = _evidence(out, loaded, probability, measure) if measure else None
+    evidence = evidence_of(out, loaded, probability, measure)
     out.progress("compiling", 0.0)
     from privml.protocols.fhe.building import build
 
@@ -96,13 +108,22 @@ def compile_bundles(
     out.note("tell clients the program's id over a way an attacker cannot change")
 
 
-def _evidence(
+def evidence_of(
     out: Output, loaded: fhe_inputs.Loaded, p_error: float, paths: Sequence[Path]
-) -> Disagreement:
+) -> Disagreement | None:
+    """Return the disagreement measured on images; None if none are given."""
+    if not paths:
+        return None
     names, photos = fhe_inputs.read_photos(paths)
     out.progress(f"measuring disagreement on {len(names)} images", 0.0)
-    record = disagreement(loaded.graph, loaded.prepare(photos), p_error=p_error, seeds=list(_SEEDS))
+    images = fhe_inputs.prepared(names, photos, loaded.prepare)
+    record = disagreement(loaded.graph, images, p_error=p_error, seeds=list(_SEEDS))
     out.note(f"disagreement {record.rate:.2%}, at most {record.high:.2%} ({record.images} images)")
+    if record.high > _MUCH:
+        out.note(
+            f"warning: faults may change the class of {record.high:.0%} of images; train longer, "
+            "lower --p-error, or take --exact"
+        )
     if record.images < 300:
         out.note("warning: fewer than 300 images prove little; measure on more")
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from privml.protocols.fhe.entry import Answer
+from privml.protocols.fhe.entry import Scores
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def documents(names: Sequence[str], answer: Answer, labels: Sequence[str]) -> list[dict[str, Any]]:
+def documents(names: Sequence[str], answer: Scores, labels: Sequence[str]) -> list[dict[str, Any]]:
     """Return one entry per image: name, class, label and all scores."""
     return [
         {

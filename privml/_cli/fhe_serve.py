@@ -17,10 +17,12 @@ from privml.protocols.fhe import toolkit
 from privml.protocols.fhe.bundle import ServerPart, read_server
 from privml.protocols.fhe.key_ring import load_evaluation
 from privml.protocols.fhe.launcher import Limits
-from privml.protocols.fhe.program_info import ENVELOPE_BYTES
 from privml.protocols.fhe.secrets_scan import refuse_secrets
 from privml.protocols.fhe.service import Quota, Service, ServiceEvent
 from privml.protocols.fhe.sides import FheServer
+from privml.protocols.he import bundle as ckks
+from privml.protocols.he import tenseal_backend
+from privml.protocols.he.program import CkksServer
 from privml.storage import fs
 
 _POLL_S = 0.25
@@ -52,8 +54,6 @@ def run(out: Output, options: Options) -> None:
     identity = fhe_inputs.identity_of(options.identity, why="clients pin its fingerprint")
     if not options.pins:
         raise UsageError("pin at least one client's fingerprint with --pin; nobody could connect")
-    fhe_inputs.acknowledge(options.accepted)
-    _require_toolkit()
     parts = _parts(options)
     own = None if options.state is not None else Path(tempfile.mkdtemp(prefix="privml-fhe-keys-"))
     log = _Log(out, options.images)
@@ -61,9 +61,7 @@ def run(out: Output, options: Options) -> None:
         with Service(
             parts, identity=identity, pins=options.pins, state=options.state or own or Path(),
             host=options.host, port=options.port, on_event=log.hear,
-            limits={
-                p.manifest.id: Limits.of(p.manifest, threads=options.threads) for p in parts
-            },
+            limits={part.id: _limits(part, options.threads) for part in parts},
             quota=Quota(
                 key_clients=options.key_clients, key_bytes=int(options.key_mb * 1e6),
                 board_bytes=int(options.answers_mb * 1e6), keep_s=options.keep_s,
@@ -71,7 +69,7 @@ def run(out: Output, options: Options) -> None:
         ) as service:  # fmt: skip
             service.start()
             for part in parts:
-                out.note(f"program {part.manifest.id}")
+                out.note(f"program {part.id}")
             apart = "has no network" if service.isolated else "could not leave the network"
             out.note(
                 f"listening on {options.host} port {service.port} over mutual TLS; the process "
@@ -93,35 +91,46 @@ def once(options: Options) -> None:
     """Answer the query on stdin by the evaluation keys of a file."""
     if len(options.bundles) != 1 or options.keys is None:
         raise UsageError("--stdin takes one --bundle and the client's evaluation.keys with --keys")
-    fhe_inputs.acknowledge(options.accepted)
-    _require_toolkit()
     (part,) = _parts(options)
     program, keys = load_evaluation(options.keys)
-    if program != part.manifest.id:
+    if program != part.id:
         raise UntrustedArtifact(
-            f"these keys belong to program {program[:16]}, not to {part.manifest.id[:16]}"
+            f"these keys belong to program {program[:16]}, not to {part.id[:16]}"
         )
-    most = part.manifest.sizes.query + ENVELOPE_BYTES
-    query = sys.stdin.buffer.read(most + 1)
-    limits = Limits.of(part.manifest, threads=options.threads)
-    with FheServer(part, limits=limits) as server:
+    query = sys.stdin.buffer.read(part.traffic.query.most + 1)
+    with FheServer(part, limits=_limits(part, options.threads)) as server:
         answer = server.run(query, keys)
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
 
 
-def _parts(options: Options) -> list[ServerPart]:
+def _parts(options: Options) -> list[ServerPart | CkksServer]:
+    """Read all bundles; what each scheme needs is checked before anything starts."""
     trusted = fhe_inputs.trusted(options.signers, options.identity)
     for folder in options.bundles:
         if folder.is_dir():
             refuse_secrets(folder)
-    return [read_server(folder, trusted=trusted) for folder in options.bundles]
+    return [_part(folder, trusted, options) for folder in options.bundles]
 
 
-def _require_toolkit() -> None:
-    reason = toolkit.missing()
-    if reason is not None:
-        raise UsageError(reason)
+def _part(folder: Path, trusted: set[str], options: Options) -> ServerPart | CkksServer:
+    if ckks.is_bundle(folder):
+        _require(tenseal_backend.missing())
+        return ckks.read_server(folder, trusted=trusted)
+    fhe_inputs.acknowledge(options.accepted)
+    _require(toolkit.missing())
+    return read_server(folder, trusted=trusted)
+
+
+def _limits(part: ServerPart | CkksServer, threads: int) -> Limits:
+    if isinstance(part, ServerPart):
+        return Limits.of(part.manifest, threads=threads)
+    return part.limits(threads=threads)
+
+
+def _require(problem: str | None) -> None:
+    if problem is not None:
+        raise UsageError(problem)
 
 
 class _Log:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privml._cli.fhe_inputs import JPEG, read_photo
+from privml._cli.fhe_inputs import JPEG, prepared, read_photo
 from privml._cli.output import Output, UsageError
 from privml._cli.tables import facts
 from privml.protocols.fhe.binding import describe
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from privml.backbones.cnn import Cnn
 
 MODEL, CHECKPOINTS, REPORT = "model", "checkpoint", "report.json"
+_LIMIT = 6.0  # inputs of a network of squares are cut to this, in training as at the client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,8 @@ def run(out: Output, asked: Options) -> None:
         raise UsageError(f"{asked.out} holds a model already; choose another folder")
     if fs.exists(asked.out / CHECKPOINTS) and not asked.resume:
         raise UsageError(f"{asked.out} holds an unfinished run; pass --resume to go on with it")
+    if asked.net == "square" and asked.resume:
+        raise UsageError("networks of squares train in seconds and keep no checkpoint; run again")
     classes, files, labels = _files(asked.data)
     out.note(f"{len(files)} images of {len(classes)} classes")
     photos = [read_photo(file) for file in files]
@@ -61,10 +65,15 @@ def run(out: Output, asked: Options) -> None:
     held = max(int(asked.held * len(files)), 0)
     test, train = order[:held], order[held:]
     out.progress("front end", 0.0)
-    front = Frequency(
+    bare = Frequency(
         block=asked.block, channels=asked.channels, control=asked.control, size=asked.size
-    ).fit(photos[i] for i in train)
-    inputs = front.batch(photos)
+    )
+    front = prepared([str(files[i]) for i in train], [photos[i] for i in train], bare.fit)
+    inputs = prepared([str(file) for file in files], photos, front.batch)
+    if asked.net == "square":
+        _train_square(out, asked, front, inputs=inputs, labels=labels, split=(train, test),
+                      names=classes)  # fmt: skip
+        return
     report, model = _train(out, asked, front, inputs=inputs, labels=labels, split=(train, test))
     model.front = describe(front, names=classes)
     from privml.backbones.cnn_saving import save_model
@@ -109,6 +118,43 @@ def _train(
         "epochs": [{"stage": e.stage, "loss": e.loss, "accuracy": e.accuracy} for e in history],
     }  # fmt: skip
     return report, model
+
+
+def _train_square(
+    out: Output, asked: Options, front: Frequency, *, inputs: np.ndarray[Any, np.dtype[np.float32]],
+    labels: np.ndarray[Any, np.dtype[np.int64]],
+    split: tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]],
+    names: Sequence[str],
+) -> None:  # fmt: skip
+    """Train a network of squares, which takes seconds, and write it for CKKS."""
+    from privml.backbones.cnn_data import Arrays
+    from privml.backbones.cnn_training import Recipe
+    from privml.backbones.polynomial import affine_maps, square_mlp
+    from privml.backbones.polynomial_training import fit_polynomial
+    from privml.protocols.he.classifier import PolynomialClassifier
+    from privml.protocols.he.lower import lower
+
+    train, test = split
+    seed = ScienceSeed(asked.seed)
+    net = square_mlp(front.shape, asked.widths or (64,), classes=len(names), seed=seed)
+    data = Arrays(inputs[train], labels[train])
+    valid = Arrays(inputs[test], labels[test]) if len(test) else None
+    recipe = Recipe(
+        epochs=asked.epochs, rate=5e-3, batch=min(asked.batch, len(train)), optimiser="adamw",
+        decay=1e-2, smoothing=0.1,
+    )  # fmt: skip
+    accuracy = fit_polynomial(
+        net, data, valid, recipe=recipe, limit=_LIMIT, seed=seed, progress=out.progress
+    )
+    network = lower(affine_maps(net, front.shape), front.shape, limit=_LIMIT, front=front)
+    PolynomialClassifier(network, front=front, names=names).save(asked.out / MODEL)
+    report = {
+        "images": len(train), "held": len(test), "classes": len(names),
+        "shape": list(front.shape), "front": front.digest(), "accuracy": accuracy,
+        "scheme": "ckks", "levels": network.depth,
+    }  # fmt: skip
+    atomic_write(asked.out / REPORT, json.dumps(report, indent=1).encode() + b"\n")
+    _show(out, asked, report)
 
 
 def _network(asked: Options, shape: tuple[int, int, int], classes: int) -> Cnn:
@@ -161,6 +207,8 @@ def _show(out: Output, asked: Options, report: dict[str, Any]) -> None:
             ("images", f"{report['images']} for training, {report['held']} held out"),
             ("input", " x ".join(map(str, report["shape"]))),
             ("accuracy", "not measured" if accuracy is None else
+             f"{accuracy:.1%} in floating point, {report['levels']} levels under CKKS"
+             if "levels" in report else
              f"{accuracy:.1%} with integers, {report['accuracy_float']:.1%} in floating point"),
         ]))  # fmt: skip
     out.show(str(asked.out / MODEL))

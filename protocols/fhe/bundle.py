@@ -16,66 +16,60 @@ client     ``parameters.json``, ``front.json`` if any; no weights
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 
-from privml.backbones.digests import Json, canonical_json, sha256
-from privml.errors import Corrupt, MalformedMessage, StorageError, UntrustedArtifact
-from privml.protocols.fhe import signature
+from privml.backbones.digests import sha256
+from privml.errors import MalformedMessage, UntrustedArtifact
+from privml.protocols.fhe import folders
 from privml.protocols.fhe.codec import MAX_GRAPH_BYTES
 from privml.protocols.fhe.entry import ImageSpec
+from privml.protocols.fhe.folders import INDEX, SIGNATURE, Kind, Layout
 from privml.protocols.fhe.frequency import Frequency
 from privml.protocols.fhe.front.frequency_json import MAX_JSON_BYTES
-from privml.protocols.fhe.manifest import MAX_MANIFEST_BYTES, Hex, Manifest
+from privml.protocols.fhe.launcher import Launcher, Limits
+from privml.protocols.fhe.manifest import MAX_MANIFEST_BYTES, Manifest
+from privml.protocols.fhe.nodes import Ints
 from privml.protocols.fhe.parties import LIBRARY_FILE, PROGRAM_FILE, Artefact, ClientSpec
-from privml.protocols.fhe.program_info import MAX_BYTES, ProgramInfo
-from privml.protocols.fhe.secrets_scan import file_holds_secret_keys, refuse_secrets
-from privml.storage import fs
-from privml.storage.files import read_file
-from privml.storage.publish import atomic_write
+from privml.protocols.fhe.program_info import ENVELOPE_BYTES, MAX_BYTES, ProgramInfo
+from privml.protocols.fhe.programs import Bounds, Computer, Traffic
 from privml.transport.identity import Identity
 
-Kind = Literal["server", "client"]
+__all__ = [
+    "INDEX",
+    "SIGNATURE",
+    "ClientPart",
+    "ServerPart",
+    "read_client",
+    "read_server",
+    "write_bundles",
+]
 
 MANIFEST: Final = "manifest.json"
-INDEX: Final = "index.json"
-SIGNATURE: Final = "signature.json"
 PARAMETERS: Final = "parameters.json"
 FRONT: Final = "front.json"
 GRAPH: Final = "graph.safetensors"
 MAX_LIBRARY_BYTES: Final = 1 << 28
 MAX_PART_BYTES: Final = MAX_MANIFEST_BYTES + MAX_BYTES + MAX_JSON_BYTES + 64
-_MAX_INDEX_BYTES: Final = 1 << 14
-_LIMITS: Final = {
-    MANIFEST: MAX_MANIFEST_BYTES, PARAMETERS: MAX_BYTES, FRONT: MAX_JSON_BYTES,
-    GRAPH: MAX_GRAPH_BYTES, PROGRAM_FILE: MAX_BYTES, LIBRARY_FILE: MAX_LIBRARY_BYTES,
-}  # fmt: skip
-_NEEDED: Final[Mapping[Kind, frozenset[str]]] = {
-    "server": frozenset({MANIFEST, GRAPH, PROGRAM_FILE, LIBRARY_FILE}),
-    "client": frozenset({MANIFEST, PARAMETERS}),
-}
+_LAYOUT: Final = Layout(
+    format="privml.fhe.index.1",
+    needed={
+        "server": frozenset({MANIFEST, GRAPH, PROGRAM_FILE, LIBRARY_FILE}),
+        "client": frozenset({MANIFEST, PARAMETERS}),
+    },
+    optional=frozenset({FRONT}),
+    limits={
+        MANIFEST: MAX_MANIFEST_BYTES, PARAMETERS: MAX_BYTES, FRONT: MAX_JSON_BYTES,
+        GRAPH: MAX_GRAPH_BYTES, PROGRAM_FILE: MAX_BYTES, LIBRARY_FILE: MAX_LIBRARY_BYTES,
+    },
+)  # fmt: skip
 _SIZES: Final = struct.Struct("<III")
-
-
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    bytes: Annotated[int, Meta(ge=0)]
-    sha256: Hex
-
-
-class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: Literal["privml.fhe.index.1"]
-    kind: Kind
-    program: Hex
-    files: Annotated[dict[str, _Entry], Meta(max_length=16)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +109,24 @@ class ClientPart:
             raise MalformedMessage("the manifest states other sizes than the program's parameters")
         if self.frontend is not None and self.frontend.shape != spec.image.shape:
             raise MalformedMessage("the front end gives another shape than the program takes")
+
+    @property
+    def id(self) -> str:
+        """Id of the program."""
+        return self.manifest.id
+
+    @property
+    def traffic(self) -> Traffic:
+        """Sizes of the program's messages."""
+        sizes = self.manifest.sizes
+        keys, query, answer = (
+            Bounds(size, size + ENVELOPE_BYTES) for size in (sizes.keys, sizes.query, sizes.answer)
+        )
+        return Traffic(keys, query, answer)
+
+    def check(self, units: Ints) -> Ints:
+        """Return images as they may be encrypted; see :meth:`ImageSpec.check`."""
+        return self.spec.image.check(units)
 
     @cached_property
     def spec(self) -> ClientSpec:
@@ -177,6 +189,24 @@ class ServerPart:
         """What clients get."""
         return ClientPart(self.manifest, self.artefact.files[PROGRAM_FILE], self.front)
 
+    @property
+    def id(self) -> str:
+        """Id of the program."""
+        return self.manifest.id
+
+    @property
+    def traffic(self) -> Traffic:
+        """Sizes of the program's messages."""
+        return self.client.traffic
+
+    def public(self) -> bytes:
+        """Return the client's part for the wire."""
+        return self.client.to_bytes()
+
+    def computer(self, limits: Limits | None) -> Computer:
+        """Return the process that computes, not yet started."""
+        return Launcher(self.artefact, self.manifest, limits=limits)
+
 
 def write_bundles(folder: Path, part: ServerPart, *, identity: Identity) -> None:
     """Write ``folder/server`` and ``folder/client``, both or none.
@@ -195,39 +225,13 @@ def write_bundles(folder: Path, part: ServerPart, *, identity: Identity) -> None
     StorageError
         The folder exists, or the system failed; then nothing is left.
     """
-    folder = folder.absolute()
-    if fs.exists(folder):
-        raise StorageError(f"{folder} exists already; choose another folder or remove it first")
-    fs.ensure_dir(folder.parent)
-    new = folder.with_name(f".{folder.name}.{os.urandom(8).hex()}.part")
     front = {} if part.front is None else {FRONT: part.front}
     common = {MANIFEST: part.manifest.to_json(), **front}
-    try:
-        server = {**common, **part.artefact.files, GRAPH: part.graph}
-        _write(new / "server", "server", server, part.manifest.id, identity)
-        client = {**common, PARAMETERS: part.client.parameters}
-        _write(new / "client", "client", client, part.manifest.id, identity)
-        fs.rename(new, folder)
-        fs.sync_dir(folder.parent)
-    except BaseException:
-        fs.remove_tree(new)
-        raise
-
-
-def _write(
-    folder: Path, kind: Kind, files: Mapping[str, bytes], program: str, identity: Identity
-) -> None:
-    fs.ensure_dir(folder)
-    entries: dict[str, Json] = {
-        name: {"bytes": len(data), "sha256": sha256(data)} for name, data in files.items()
+    parts: dict[Kind, dict[str, bytes]] = {
+        "server": {**common, **part.artefact.files, GRAPH: part.graph},
+        "client": {**common, PARAMETERS: part.client.parameters},
     }
-    tree: dict[str, Json] = {
-        "format": "privml.fhe.index.1", "kind": kind, "program": program, "files": entries,
-    }  # fmt: skip
-    index = canonical_json(tree)
-    signed = signature.sign(index, identity=identity)
-    for name, data in {**files, INDEX: index, SIGNATURE: signed}.items():
-        atomic_write(folder / name, data, replace=False)
+    folders.write(folder, parts, layout=_LAYOUT, program=part.manifest.id, identity=identity)
 
 
 def read_server(folder: Path, *, trusted: Collection[str]) -> ServerPart:
@@ -261,59 +265,8 @@ def read_client(folder: Path, *, trusted: Collection[str]) -> ClientPart:
 
 
 def _read(folder: Path, kind: Kind, trusted: Collection[str]) -> tuple[Manifest, dict[str, bytes]]:
-    if not folder.is_dir():
-        raise StorageError(f"{folder} is no bundle: there is no such folder")
-    if not fs.exists(folder / INDEX):
-        hint = f"; did you mean {folder / kind}?" if (folder / kind).is_dir() else ""
-        raise StorageError(f"{folder} is no bundle: it has no {INDEX}{hint}")
-    raw = read_file(folder / INDEX, limit=_MAX_INDEX_BYTES)
-    document = read_file(folder / SIGNATURE, limit=signature.MAX_SIGNATURE_BYTES)
-    signature.verify(document, raw, trusted=trusted)
-    index = _index(raw)
-    if index.kind != kind:
-        raise UntrustedArtifact(
-            f"{folder} is the {index.kind}'s bundle; this side takes the {kind}'s"
-        )
-    _refuse_others(folder, {*index.files, INDEX, SIGNATURE})
-    files = {name: _checked(folder / name, entry) for name, entry in index.files.items()}
+    program, files = folders.read(folder, kind, layout=_LAYOUT, trusted=trusted)
     manifest = Manifest.from_json(files[MANIFEST])
-    if manifest.id != index.program:
+    if manifest.id != program:
         raise UntrustedArtifact("the manifest is not the one that was signed")
     return manifest, files
-
-
-def _index(raw: bytes) -> _Index:
-    try:
-        index = msgspec.json.decode(raw, type=_Index, strict=True)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"the index of the bundle is not valid: {error}") from error
-    names, needed = set(index.files), _NEEDED[index.kind]
-    if not needed <= names <= needed | {FRONT}:
-        raise MalformedMessage("the index of the bundle names other files than a bundle has")
-    return index
-
-
-def _refuse_others(folder: Path, known: set[str]) -> None:
-    for path in sorted(folder.iterdir()):
-        if path.name in known:
-            continue
-        if file_holds_secret_keys(path):
-            refuse_secrets(folder)
-        raise UntrustedArtifact(
-            f"{path} does not belong to the bundle; remove it, or compile the bundle again"
-        )
-
-
-def _checked(path: Path, entry: _Entry) -> bytes:
-    limit = min(_LIMITS[path.name], entry.bytes)
-    try:
-        data = read_file(path, limit=limit)
-    except Corrupt as error:
-        raise UntrustedArtifact(
-            f"{path} is not the file that was signed: {error}; restore or compile it again"
-        ) from error
-    if len(data) != entry.bytes or sha256(data) != entry.sha256:
-        raise UntrustedArtifact(
-            f"{path} is not the file that was signed; restore it or compile it again"
-        )
-    return data

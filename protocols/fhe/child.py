@@ -20,11 +20,12 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from privml.protocols.fhe.parties import EvaluationKeys, Server
-    from privml.protocols.fhe.pipe import Order
+    from collections.abc import Callable
+
+    from privml.protocols.fhe.pipe import Load, Order
 
 _OPEN_FILES: Final = 128
 _LARGEST_FILE: Final = 1 << 29
@@ -33,17 +34,27 @@ _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _SET_DUMPABLE, _NO_NEW_PRIVILEGES = 4, 38
 
 
-def main() -> None:
-    """Carry out orders until the input ends."""
+class Engine(Protocol):
+    """What computes: the server side of one scheme, with a program."""
+
+    def load_keys(self, data: bytes, /) -> Any:  # noqa: ANN401 (the scheme's own type)
+        """Return a client's evaluation keys."""
+
+    def run(self, query: bytes, keys: Any, /) -> bytes:  # noqa: ANN401 (the scheme's own type)
+        """Return the answer to one query."""
+
+
+def main(load: Callable[[Load, bytes], Engine]) -> None:
+    """Carry out orders until the input ends; ``load`` makes the program of the first one."""
     memory, cpu_s, limit, parent = map(int, sys.argv[1:5])
     _end_with(parent)
     isolated = _isolate()
-    _limit(memory)
+    _limit(memory, limit)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not become part of an answer
     from privml.protocols.fhe import pipe
 
-    worker = _Worker(isolated=isolated)
+    worker = _Worker(load, isolated=isolated)
     with os.fdopen(os.dup(0), "rb") as orders, answers:
         while (order := pipe.read_order(orders.read, limit=limit)) is not None:
             _allow_cpu(cpu_s)
@@ -55,10 +66,10 @@ def main() -> None:
 class _Worker:
     """The loaded program and the keys in its slots."""
 
-    def __init__(self, *, isolated: bool) -> None:
-        self._isolated = isolated
-        self._server: Server | None = None
-        self._keys: dict[int, EvaluationKeys] = {}
+    def __init__(self, load: Callable[[Load, bytes], Engine], *, isolated: bool) -> None:
+        self._load, self._isolated = load, isolated
+        self._server: Engine | None = None
+        self._keys: dict[int, object] = {}
 
     def answer(self, order: Order, data: bytes) -> tuple[bytes, bytes]:
         """Return reply and bytes; no error leaves."""
@@ -81,14 +92,10 @@ class _Worker:
 
     def _carry_out(self, order: Order, data: bytes) -> bytes:
         from privml.errors import MalformedMessage
-        from privml.protocols.fhe import parties, pipe
+        from privml.protocols.fhe import pipe
 
         if isinstance(order, pipe.Load):
-            files = {
-                parties.PROGRAM_FILE: data[: order.parameters],
-                parties.LIBRARY_FILE: data[order.parameters :],
-            }
-            self._server = parties.Server(parties.Artefact(files), digest=order.digest)
+            self._server = self._load(order, data)
             return b""
         if self._server is None:
             raise MalformedMessage("an order came before the program")
@@ -125,10 +132,10 @@ def _isolate() -> bool:
     return unshare is not None and unshare(_NEW_NETWORK | _NEW_USER) == 0
 
 
-def _limit(memory: int) -> None:
+def _limit(memory: int, longest: int) -> None:
     for name, most in (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, _LARGEST_FILE),
+        (resource.RLIMIT_FSIZE, max(_LARGEST_FILE, longest)),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
     ):
@@ -142,5 +149,15 @@ def _allow_cpu(cpu_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, resource.RLIM_INFINITY))
 
 
+def _tfhe(order: Load, data: bytes) -> Engine:
+    from privml.protocols.fhe import parties
+
+    files = {
+        parties.PROGRAM_FILE: data[: order.parameters],
+        parties.LIBRARY_FILE: data[order.parameters :],
+    }
+    return parties.Server(parties.Artefact(files), digest=order.digest)
+
+
 if __name__ == "__main__":
-    main()
+    main(_tfhe)

@@ -178,13 +178,18 @@ class Circuit:
         """Return a new server."""
         return Server(self.artefact, digest=self.artefact.digest)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether :meth:`run` has keys to execute with."""
+        return "_parties" in self.__dict__
+
     def make_keys(self) -> None:
         """Generate the keys of :meth:`run` now and not at the first execution. Cost: seconds."""
         _ = self._parties
 
     def close(self) -> None:
         """Remove what the compiler left in the temporary folder, and the keys of this object."""
-        if "_parties" in self.__dict__:
+        if self.has_keys:
             self._parties[1].close()
             del self.__dict__["_parties"]
         for folder in self._folders:

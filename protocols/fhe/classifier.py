@@ -27,7 +27,8 @@ from privml.protocols.fhe.inputs import quantise
 from privml.protocols.fhe.licence import NOTICE
 from privml.protocols.fhe.lower import lower
 from privml.protocols.fhe.nodes import Ints
-from privml.protocols.fhe.plan import plan
+from privml.protocols.fhe.plan import check_memory
+from privml.protocols.fhe.plan import plan as make_plan
 from privml.protocols.fhe.planned import Contract, Machine, Plan, Rounding
 from privml.protocols.fhe.prediction import Prediction, parse_mode
 from privml.protocols.fhe.refined import Comparison, refined
@@ -178,7 +179,9 @@ class EncryptedClassifier:
         """
         machine = Machine.here(calibration) if machine is None else machine
         graph = self._rounded(rounding)
-        return plan(graph, p_error=p_error, machine=machine, contract=contract, evidence=evidence)
+        return make_plan(
+            graph, p_error=p_error, machine=machine, contract=contract, evidence=evidence
+        )
 
     def measure(
         self, images: Photos, *, rounding: Rounding | None = None,
@@ -201,6 +204,8 @@ class EncryptedClassifier:
         ------
         ParameterError
             The plan is of another model.
+        ClaimTooWeak
+            The plan claims the contract ``exact``, which does not hold.
         FheRefused
             The compiler finds no secure parameters, or counts differ from the plan.
         UnsupportedError
@@ -211,9 +216,16 @@ class EncryptedClassifier:
         graph = self._graphs.get(plan.graph)
         if graph is None:
             raise ParameterError("the plan is not one of this object's; call plan() again")
+        again = make_plan(
+            graph,
+            p_error=plan.p_error,
+            machine=plan.machine,
+            contract=plan.contract,
+            evidence=plan.disagreement,
+        )  # a plan that was changed by hand is refused like one that was never made
         self.close()
-        self._circuit = Circuit(graph, p_error=plan.p_error)
-        self._plan = refined(plan, self._circuit.report)
+        self._circuit = Circuit(graph, p_error=again.p_error)
+        self._plan = refined(again, self._circuit.report)
         return self
 
     @property
@@ -285,12 +297,13 @@ class EncryptedClassifier:
             ``execute`` before :meth:`compile`.
         ClaimTooWeak
             ``execute`` of approximate results without measured disagreement.
+        MemoryExceeded
+            ``execute`` on a machine with less memory than it was planned for.
         """
         mode = parse_mode(mode)
         whole = self.prepare(images)
         if mode is Mode.EXECUTE:
-            self.compiled_plan.require_execute()
-            self.circuit.make_keys()
+            self._begin_execution()
         chosen = self._plan if self._plan is not None or mode is Mode.CLEAR else self.plan()
         wall, cpu = time.monotonic(), time.process_time()
         answer, simulator = self._answer(whole, mode, chosen, seed)
@@ -320,8 +333,7 @@ class EncryptedClassifier:
             The plan that was compiled, as :meth:`plan` returned it.
         """
         whole, circuit = self.prepare(images), self.circuit
-        self.compiled_plan.require_execute()
-        circuit.make_keys()
+        self._begin_execution()
         circuit.run(whole[:1], mode=Mode.EXECUTE)  # keys are expanded in the first run
         times = []
         for one in whole:
@@ -352,6 +364,14 @@ class EncryptedClassifier:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _begin_execution(self) -> None:
+        """Refuse what a plan refuses on this machine; make keys, if there are none."""
+        chosen = self.compiled_plan
+        chosen.require_execute()
+        if not self.circuit.has_keys:  # later this process itself holds the memory
+            check_memory(chosen, Machine.here())
+        self.circuit.make_keys()
 
     def _rounded(self, rounding: Rounding | None) -> Graph:
         """Return the graph with a rounding, and remember it for :meth:`compile`."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from privml.errors import (
     DeadlineExceeded,
@@ -24,7 +24,7 @@ from privml.errors import (
 )
 from privml.protocols.fhe import messages
 from privml.protocols.fhe.bundle import MAX_PART_BYTES, ClientPart
-from privml.protocols.fhe.entry import Answer
+from privml.protocols.fhe.entry import Scores
 from privml.protocols.fhe.messages import (
     BINDING,
     DOWNLOAD,
@@ -36,9 +36,7 @@ from privml.protocols.fhe.messages import (
     UPLOAD,
     Refused,
 )
-from privml.protocols.fhe.nodes import Ints
-from privml.protocols.fhe.parties import Client
-from privml.protocols.fhe.program_info import ENVELOPE_BYTES
+from privml.protocols.fhe.programs import KeyHolder, PublicPart
 from privml.rng import Csprng
 from privml.session import Session
 from privml.transport import tls
@@ -147,8 +145,16 @@ def connect(address: Address, *, dial: Callable[[], Channel] | None = None) -> I
             session.send_blob(REQUEST, messages.encode(messages.Bye()), deadline_s=address.reply_s)
 
 
+def ask_part(address: Address, program: str | None = None) -> bytes:
+    """Return the client's part of a program as the server sends it, of whatever scheme."""
+    with connect(address) as link:
+        reply = link.call(messages.Describe(program))
+        nbytes = reply.nbytes if isinstance(reply, messages.Done) else 0
+        return bytes(link.download(nbytes, most=MAX_PART_BYTES))
+
+
 def describe(address: Address, program: str | None = None) -> ClientPart:
-    """Return the client's part of a program that the server sends.
+    """Return the client's part of a TFHE program that the server sends.
 
     Parameters
     ----------
@@ -161,17 +167,17 @@ def describe(address: Address, program: str | None = None) -> ClientPart:
     MalformedMessage
         The part is not valid or not that of ``program``.
     """
-    with connect(address) as link:
-        reply = link.call(messages.Describe(program))
-        nbytes = reply.nbytes if isinstance(reply, messages.Done) else 0
-        part = ClientPart.from_bytes(bytes(link.download(nbytes, most=MAX_PART_BYTES)))
+    part = ClientPart.from_bytes(ask_part(address, program))
     if program is not None and part.manifest.id != program:
         raise MalformedMessage("the server sent another program than was asked for")
     return part
 
 
+Result = TypeVar("Result", bound=Scores)
+
+
 @dataclass
-class Work:
+class Work(Generic[Result]):
     """A batch of images at a remote server, and what has come back.
 
     Parameters
@@ -185,7 +191,7 @@ class Work:
     keys
         Its evaluation keys as bytes.
     images
-        Integers, shape (n, *shape), 1 to 4096 images.
+        Integers, shape (n, *shape), 1 to 4096 images; under CKKS batches, one per query.
     job
         Id from :func:`new_job`; that of an earlier attempt finds what was finished.
     progress
@@ -197,10 +203,10 @@ class Work:
     """
 
     address: Address
-    part: ClientPart
-    client: Client
+    part: PublicPart
+    client: KeyHolder[Result]
     keys: bytes
-    images: Ints
+    images: Sized
     job: str = field(default_factory=new_job)
     progress: Progress = _silent
     note: Callable[[str], None] = field(default=lambda text: None)
@@ -212,12 +218,13 @@ class Work:
     def __post_init__(self) -> None:
         if not 1 <= len(self.images) <= MAX_IMAGES:
             raise MalformedMessage(f"a job has 1 to {MAX_IMAGES} images, not {len(self.images)}")
+        self._units: Any = self.images
         self._queries: dict[int, bytes] = {}
         self._answers: dict[int, bytes] = {}
         self._chunk, self._since = _CHUNK_IMAGES, time.monotonic()
         self._digest = hashlib.sha256(self.keys).hexdigest()
 
-    def run(self) -> Answer:
+    def run(self) -> Result:
         """Return the decrypted scores of all images, over as many connections as it takes.
 
         Raises
@@ -230,7 +237,7 @@ class Work:
             The other side is not the server, or does not follow the protocol; a handshake that
             fails after a first connection counts as a lost connection.
         """
-        self.images = self.part.spec.image.check(self.images)
+        self._units = self.part.check(self.images)
         self._since, tried = time.monotonic(), 0
         while len(self._answers) < len(self.images):
             before = len(self._answers)
@@ -275,7 +282,7 @@ class Work:
                 link.call(messages.Drop(self.job))
 
     def _open(self, link: Link) -> int:
-        reply = link.call(messages.Open(self.part.manifest.id, self._digest))
+        reply = link.call(messages.Open(self.part.id, self._digest))
         if not isinstance(reply, messages.Opened):
             raise MalformedMessage("the server did not answer as the protocol says")
         if not reply.keys:
@@ -296,13 +303,13 @@ class Work:
         raise Refused(reason, f"image {image} was not computed; see the server's messages")
 
     def _submit(self, link: Link, images: list[int]) -> None:
-        size = self.part.spec.info.query_bytes + ENVELOPE_BYTES
+        size = self.part.traffic.query.most
         most = max(1, min(self._chunk, MAX_PAYLOAD_BYTES // size))
         for start in range(0, len(images), most):
             chunk = images[start : start + most]
             for i in chunk:
                 if i not in self._queries:
-                    (self._queries[i],) = self.client.encrypt(self.images[i : i + 1])
+                    (self._queries[i],) = self.client.encrypt(self._units[i : i + 1])
             queries = [self._queries[i] for i in chunk]
             request = messages.Submit(self.job, tuple(chunk), tuple(map(len, queries)))
             try:
@@ -318,7 +325,7 @@ class Work:
                 raise
 
     def _fetch(self, link: Link, images: list[int]) -> None:
-        size = self.part.spec.info.answer_bytes + ENVELOPE_BYTES
+        size = self.part.traffic.answer.most
         most = max(1, MAX_PAYLOAD_BYTES // size)
         for start in range(0, len(images), most):
             chunk = images[start : start + most]

@@ -16,10 +16,9 @@ from privml.protocols.fhe.messages import (
     UPLOAD,
     Refused,
 )
-from privml.protocols.fhe.program_info import ENVELOPE_BYTES
 
 if TYPE_CHECKING:
-    from privml.protocols.fhe.manifest import Manifest
+    from privml.protocols.fhe.programs import Bounds, Traffic
     from privml.protocols.fhe.service import Service
     from privml.session import Session
 
@@ -64,7 +63,7 @@ class Conversation:
 
     def _answer(self, request: messages.Request) -> tuple[messages.Reply, bytes]:
         if isinstance(request, messages.Describe):
-            data = self._service.parts[self._program(request.program)].client.to_bytes()
+            data = self._service.parts[self._program(request.program)].public()
             return messages.Done(len(data)), data
         if isinstance(request, messages.Open):
             self._owner = Owner(self._client, self._program(request.program))
@@ -102,16 +101,16 @@ class Conversation:
             raise Refused("malformed", "name program and keys first")
         return self._owner
 
-    def _manifest(self, owner: Owner) -> Manifest:
-        return self._service.parts[owner.program].manifest
+    def _traffic(self, owner: Owner) -> Traffic:
+        return self._service.parts[owner.program].traffic
 
     def _take_keys(self, owner: Owner, request: messages.SendKeys) -> messages.Reply:
         from privml.protocols.fhe.service import ServiceEvent
 
-        service, least = self._service, self._manifest(owner).sizes.keys
-        if not least < request.nbytes <= least + ENVELOPE_BYTES:
-            raise Refused("malformed", f"evaluation keys of this program have {least} bytes and a "
-                          f"little more, not {request.nbytes}")  # fmt: skip
+        service, fitting = self._service, self._traffic(owner).keys
+        if not fitting.hold(request.nbytes):
+            raise Refused("malformed", f"evaluation keys of this program have {_words(fitting)}, "
+                          f"not {request.nbytes}")  # fmt: skip
         if request.nbytes > service.quota.key_bytes:
             raise Refused("quota", "this server has no room for keys of this size")
         self._reply(messages.Go())
@@ -132,12 +131,11 @@ class Conversation:
         return messages.Done()
 
     def _take_queries(self, owner: Owner, request: messages.Submit) -> messages.Reply:
-        least, total = self._manifest(owner).sizes.query, sum(request.sizes)
+        fitting, total = self._traffic(owner).query, sum(request.sizes)
         if len(request.images) != len(request.sizes) or total > MAX_PAYLOAD_BYTES:
             raise Refused("malformed", "images and sizes do not fit together, or are too many")
-        if not all(least < size <= least + ENVELOPE_BYTES for size in request.sizes):
-            raise Refused("malformed", f"queries of this program have {least} bytes and a little "
-                          "more")  # fmt: skip
+        if not all(map(fitting.hold, request.sizes)):
+            raise Refused("malformed", f"queries of this program have {_words(fitting)}")
         if self._service.keys.digest(owner) != self._keys:
             raise Refused("no-keys", "send the evaluation keys; they are not here any more")
         self._reply(messages.Go())
@@ -160,3 +158,9 @@ class Conversation:
 
     def _reply(self, reply: messages.Reply) -> None:
         self._session.send_blob(REPLY, messages.encode(reply), deadline_s=_UPLOAD_S)
+
+
+def _words(fitting: Bounds) -> str:
+    if fitting.least:
+        return f"{fitting.least} bytes and a little more, at most {fitting.most}"
+    return f"at most {fitting.most} bytes"

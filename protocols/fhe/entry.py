@@ -57,23 +57,20 @@ class ImageSpec:
         return np.ascontiguousarray(array, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scores:
     """Result of a run, the same type in every mode.
 
     Attributes
     ----------
     scores
         Shape (n, classes), float64.
-    integers
-        The integers behind them, same shape, int64.
     mode
         How they came about. Scores of :attr:`Mode.SIMULATE` carry simulated errors and are no
         result of an encrypted run.
     """
 
     scores: Floats
-    integers: Ints
     mode: Mode
 
     @property
@@ -90,3 +87,16 @@ class Answer:
             Mode.SIMULATE: "simulated, not encrypted",
             Mode.EXECUTE: "encrypted",
         }[self.mode]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer(Scores):
+    """Result of an integer graph.
+
+    Attributes
+    ----------
+    integers
+        The integers behind the scores, same shape, int64.
+    """
+
+    integers: Ints

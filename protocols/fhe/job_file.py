@@ -14,7 +14,7 @@ from privml.errors import Corrupt, UntrustedArtifact
 from privml.protocols.fhe.client import new_job
 from privml.protocols.fhe.manifest import Hex
 from privml.protocols.fhe.messages import JobId
-from privml.protocols.fhe.nodes import Ints
+from privml.protocols.fhe.nodes import Floats, Ints
 from privml.rng import Csprng
 from privml.storage import fs
 from privml.storage.files import read_file
@@ -32,7 +32,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     images: Hex
 
 
-def job_of(path: Path, *, program: str, keys: bytes, images: Ints) -> tuple[str, bool]:
+def job_of(path: Path, *, program: str, keys: bytes, images: Ints | Floats) -> tuple[str, bool]:
     """Return the id of the job noted in a file, or of a new one that is noted there first.
 
     Parameters
@@ -81,7 +81,7 @@ def _read(path: Path) -> _Document:
         raise Corrupt(f"{path} notes no batch of images: {error}") from error
 
 
-def _images(salt: bytes, images: Ints) -> str:
+def _images(salt: bytes, images: Ints | Floats) -> str:
     state = hmac.new(salt, repr(images.shape).encode(), hashlib.sha256)
-    state.update(images.astype("<i8").tobytes())
+    state.update(images.astype("<f8" if images.dtype.kind == "f" else "<i8").tobytes())
     return state.hexdigest()

@@ -11,10 +11,9 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from privml.errors import Corrupt, StorageError, UntrustedArtifact
-from privml.protocols.fhe.parties import Client
 from privml.protocols.fhe.secrets_scan import MAGIC
 from privml.storage import fs
 from privml.storage.files import read_file
@@ -24,6 +23,13 @@ PRIVATE: Final = "secret.keys"
 EVALUATION: Final = "evaluation.keys"
 _PUBLIC: Final = b"privml fhe public keys 1\n"
 _MAX_BYTES: Final = 1 << 34
+
+
+class Keyed(Protocol):
+    """A client of any scheme."""
+
+    def use_secret_keys(self, data: bytes) -> None:
+        """Take secret keys of its program."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +98,7 @@ class KeyRing:
             raise UntrustedArtifact(f"the files of {folder} belong to different programs")
         return cls(program, secret, evaluation)
 
-    def use_in(self, client: Client, *, program: str) -> None:
+    def use_in(self, client: Keyed, *, program: str) -> None:
         """Give the secret keys to a client of ``program``.
 
         Raises

@@ -33,6 +33,7 @@ from privml.protocols.fhe import pipe
 from privml.protocols.fhe.manifest import Manifest
 from privml.protocols.fhe.parties import LIBRARY_FILE, PROGRAM_FILE, Artefact
 from privml.protocols.fhe.program_info import ENVELOPE_BYTES
+from privml.protocols.fhe.programs import Bounds, Traffic
 from privml.storage import fs
 
 _MODULE: Final = "privml.protocols.fhe.child"
@@ -88,24 +89,47 @@ class Limits:
         )  # fmt: skip
 
 
-class Launcher:
+@dataclass(frozen=True, kw_only=True)
+class Duty:
+    """What a child computes.
+
+    Attributes
+    ----------
+    module
+        Run as the child's main module.
+    order, data
+        The first order and its bytes: the program.
+    traffic
+        Sizes of the program's messages.
+    """
+
+    module: str
+    order: pipe.Load
+    data: bytes
+    traffic: Traffic
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest message to the child."""
+        return max(len(self.data), self.traffic.keys.most, self.traffic.query.most)
+
+
+class ChildLauncher:
     """One child for one program; use it in a ``with`` block, from one thread at a time.
 
     Parameters
     ----------
-    artefact, manifest
+    duty
         The program, already checked against a trusted signature; the digest is checked again in
         the child.
     limits
         See :class:`Limits`.
     """
 
-    def __init__(
-        self, artefact: Artefact, manifest: Manifest, *, limits: Limits | None = None
-    ) -> None:
-        self.limits = Limits.of(manifest) if limits is None else limits
+    def __init__(self, duty: Duty, *, limits: Limits) -> None:
+        self.limits = limits
         self.isolated = False
-        self._artefact, self._manifest = artefact, manifest
+        self._duty = duty
         self._process: subprocess.Popen[bytes] | None = None
         self._log = self._alive = -1
         self._folder: Path | None = None
@@ -126,10 +150,7 @@ class Launcher:
         self._stop()
         try:
             self._spawn()
-            parameters = self._artefact.files[PROGRAM_FILE]
-            data = parameters + self._artefact.files[LIBRARY_FILE]
-            order = pipe.Load(len(parameters), self._manifest.program)
-            self._order(order, data, expect=0, limit_s=self.limits.start_s)
+            self._order(self._duty.order, self._duty.data, expect=0, limit_s=self.limits.start_s)
             self._remove_folder()  # the program is mapped: nothing is left however this ends
         except BaseException:
             self._stop()
@@ -160,7 +181,7 @@ class Launcher:
         if owner not in self._slots:
             self._load(owner, keys())
         self._slots.move_to_end(owner)
-        most = self._manifest.sizes.answer + ENVELOPE_BYTES
+        most = self._duty.traffic.answer.most
         return self._order(pipe.Run(self._slots[owner]), query, expect=most)
 
     def forget(self, owner: str) -> None:
@@ -202,13 +223,10 @@ class Launcher:
         self._folder = Path(tempfile.mkdtemp(prefix="privml-fhe-"))
         self._log = os.memfd_create("fhe-log")
         theirs, self._alive = os.pipe()
-        sizes = self._manifest.sizes
-        library = sum(map(len, self._artefact.files.values()))
-        longest = max(library, max(sizes.keys, sizes.query) + ENVELOPE_BYTES)
-        words = (self.limits.memory_bytes, self.limits.cpu_s, longest, theirs)
+        words = (self.limits.memory_bytes, self.limits.cpu_s, self._duty.longest, theirs)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", _MODULE, *map(str, words)],
+                [sys.executable, "-P", "-W", "ignore", "-m", self._duty.module, *map(str, words)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
                 env=self._environment(), cwd="/", start_new_session=True,
                 pass_fds=(theirs,),
@@ -302,6 +320,31 @@ class Launcher:
         if self._folder is not None:
             fs.remove_tree(self._folder)
             self._folder = None
+
+
+class Launcher(ChildLauncher):
+    """The child of a TFHE program.
+
+    Parameters
+    ----------
+    artefact, manifest
+        The program.
+    limits
+        See :meth:`Limits.of` for the default.
+    """
+
+    def __init__(
+        self, artefact: Artefact, manifest: Manifest, *, limits: Limits | None = None
+    ) -> None:
+        parameters, sizes = artefact.files[PROGRAM_FILE], manifest.sizes
+        traffic = Traffic(
+            *(Bounds(n, n + ENVELOPE_BYTES) for n in (sizes.keys, sizes.query, sizes.answer))
+        )
+        duty = Duty(
+            module=_MODULE, order=pipe.Load(len(parameters), manifest.program),
+            data=parameters + artefact.files[LIBRARY_FILE], traffic=traffic,
+        )  # fmt: skip
+        super().__init__(duty, limits=Limits.of(manifest) if limits is None else limits)
 
 
 _ERRORS: Final = {

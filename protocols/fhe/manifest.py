@@ -255,6 +255,10 @@ def _check(manifest: Manifest) -> None:
         (len(scores.scale) == len(scores.offset), "scale and offset differ in length"),
         (len(scores.labels) in (0, len(scores.scale)), "labels and classes differ in number"),
         (all(map(math.isfinite, numbers)), "a number is not finite"),
+        (
+            manifest.contract == "exact" or manifest.disagreement is not None,
+            "contract 'measured' needs a measured disagreement",
+        ),
     )
     for holds, problem in rules:
         if not holds:

@@ -122,7 +122,7 @@ def _finish(
         machine=machine,
         warnings=(),
     )
-    _check_memory(result)
+    check_memory(result, result.machine)
     return replace(result, warnings=tuple(_warnings(result)))
 
 
@@ -246,8 +246,9 @@ def _check_bits(graph: Graph) -> None:
             )
 
 
-def _check_memory(result: Plan) -> None:
-    limit = MEMORY_SHARE * result.machine.memory_bytes / 1e6
+def check_memory(result: Plan, machine: Machine) -> None:
+    """Check that a planned run fits into a machine; raises :class:`MemoryExceeded`."""
+    limit = MEMORY_SHARE * machine.memory_bytes / 1e6
     needed = result.memory_mb.expected
     if needed > limit:
         raise MemoryExceeded(

@@ -26,11 +26,11 @@ from privml.errors import (
     PrivmlError,
 )
 from privml.protocols.fhe.board import Board, Task
-from privml.protocols.fhe.bundle import ServerPart
 from privml.protocols.fhe.conversation import Conversation
 from privml.protocols.fhe.key_store import KeyStore, Owner
-from privml.protocols.fhe.launcher import Launcher, Limits
+from privml.protocols.fhe.launcher import Limits
 from privml.protocols.fhe.messages import BINDING
+from privml.protocols.fhe.programs import Program
 from privml.session import Session
 from privml.transport import tls
 from privml.transport.channel import Channel, Counters
@@ -104,7 +104,8 @@ class Service:
     Parameters
     ----------
     parts
-        Programs, read by :func:`~privml.protocols.fhe.bundle.read_server`.
+        Programs, read by :func:`~privml.protocols.fhe.bundle.read_server` or
+        :func:`privml.protocols.he.bundle.read_server`.
     identity, pins
         Certificate of this side, and fingerprints of the clients that may connect.
     state
@@ -133,7 +134,7 @@ class Service:
 
     def __init__(
         self,
-        parts: Sequence[ServerPart],
+        parts: Sequence[Program],
         *,
         identity: Identity,
         pins: Iterable[str],
@@ -144,7 +145,7 @@ class Service:
         quota: Quota | None = None,
         on_event: Callable[[ServiceEvent], None] = _unheard,
     ) -> None:
-        self.parts = {part.manifest.id: part for part in parts}
+        self.parts = {part.id: part for part in parts}
         if not self.parts:
             raise ParameterError("give at least one program to serve")
         self.quota = Quota() if quota is None else quota
@@ -157,8 +158,7 @@ class Service:
         )
         self.stopping = threading.Event()
         self._launchers = {
-            name: Launcher(part.artefact, part.manifest, limits=(limits or {}).get(name))
-            for name, part in self.parts.items()
+            name: part.computer((limits or {}).get(name)) for name, part in self.parts.items()
         }
         self._stale: set[Owner] = set()
         self._digests: dict[Owner, str] = {}

@@ -20,15 +20,16 @@ from typing import Self
 
 from privml.errors import ProtocolError
 from privml.protocols.fhe import client as remote
-from privml.protocols.fhe.bundle import ClientPart, ServerPart, read_client, read_server
+from privml.protocols.fhe.bundle import ClientPart, read_client, read_server
 from privml.protocols.fhe.client import Address, Work
 from privml.protocols.fhe.entry import Answer
 from privml.protocols.fhe.frequency import Photo
 from privml.protocols.fhe.inputs import prepare
 from privml.protocols.fhe.key_ring import KeyRing
-from privml.protocols.fhe.launcher import Launcher, Limits
+from privml.protocols.fhe.launcher import Limits
 from privml.protocols.fhe.nodes import Ints
 from privml.protocols.fhe.parties import Client
+from privml.protocols.fhe.programs import Program
 
 
 class FheClient:
@@ -114,7 +115,7 @@ class FheClient:
             work.progress = progress
         return work.run()
 
-    def work(self, address: Address, images: Ints, *, job: str | None = None) -> Work:
+    def work(self, address: Address, images: Ints, *, job: str | None = None) -> Work[Answer]:
         """Return a batch of prepared images for a remote server, not yet begun."""
         return Work(
             address, self.part, self._client, self._keys(), images,
@@ -138,9 +139,9 @@ class FheServer:
     For clients over a network see :class:`~.service.Service`.
     """
 
-    def __init__(self, part: ServerPart, *, limits: Limits | None = None) -> None:
+    def __init__(self, part: Program, *, limits: Limits | None = None) -> None:
         self.part = part
-        self._launcher = Launcher(part.artefact, part.manifest, limits=limits)
+        self._launcher = part.computer(limits)
 
     @classmethod
     def load(

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from privml.errors import ParameterError, ProtocolError
+from privml.backbones.digests import canonical_json
+from privml.errors import MalformedMessage, ParameterError, ProtocolError
 from privml.protocols.fhe.entry import Mode
 from privml.protocols.fhe.frequency import Frequency, Photo
 from privml.protocols.fhe.planned import Machine
@@ -24,12 +26,14 @@ from privml.protocols.he.plan import NOTICE, CkksPlan, plan
 from privml.protocols.he.tenseal_backend import SealEvaluator
 from privml.protocols.he.twin import Twin
 from privml.rng import ScienceSeed
+from privml.storage import fs
 from privml.storage.files import read_file
 from privml.storage.publish import atomic_write
 
 Floats = NDArray[np.float64]
 
 FRONT: Final = "front.json"
+NAMES: Final = "names.json"
 _MAX_FRONT: Final = 1 << 17
 
 
@@ -188,8 +192,10 @@ class PolynomialClassifier:
         )  # fmt: skip
 
     def save(self, folder: Path | str, *, replace: bool = False) -> Path:
-        """Write network and front end; the front end is written last."""
+        """Write network, names of classes and front end; the front end is written last."""
         path = save_network(self.network, folder, replace=replace)
+        if self.names:
+            atomic_write(path / NAMES, canonical_json(list(self.names)), replace=replace)
         if self.front is not None:
             atomic_write(path / FRONT, self.front.to_json(), replace=replace)
         return path
@@ -207,7 +213,7 @@ class PolynomialClassifier:
         front = None
         if network.front:
             front = Frequency.from_json(read_file(Path(folder) / FRONT, limit=_MAX_FRONT))
-        return cls(network, front=front, names=names)
+        return cls(network, front=front, names=tuple(names) or _names(Path(folder) / NAMES))
 
     def _scores(self, x: Floats, mode: Mode, chosen: CkksPlan | None, seed: ScienceSeed) -> Floats:
         if mode is Mode.EXECUTE:
@@ -241,3 +247,12 @@ class PolynomialClassifier:
         client, keys = self._keys()
         answers = [self.server.run(query, keys) for query in client.encrypt(x)]
         return client.decrypt(answers, images=len(x))
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    if not fs.exists(path):
+        return ()
+    try:
+        return msgspec.json.decode(read_file(path, limit=_MAX_FRONT), type=tuple[str, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"{path} holds no names of classes: {error}") from error

@@ -10,6 +10,7 @@ Function privacy is heuristic: the noise also depends on the weights.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -29,7 +30,8 @@ from privml.protocols.he.parameters import HEADROOM_BITS, CkksParameters
 Floats = NDArray[np.float64]
 
 FORMAT: Final = "privml.ckks.1"
-_MAX_SPEC_BYTES: Final = 1 << 16
+MAX_SPEC_BYTES: Final = 1 << 16
+_LENGTH: Final = struct.Struct("<Q")
 
 
 class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,8 +127,8 @@ class ClientSpec:
         InsecureParameters
             Its parameters are too weak.
         """
-        if len(data) > _MAX_SPEC_BYTES:
-            raise MalformedMessage(f"the specification is longer than {_MAX_SPEC_BYTES} bytes")
+        if len(data) > MAX_SPEC_BYTES:
+            raise MalformedMessage(f"the specification is longer than {MAX_SPEC_BYTES} bytes")
         try:
             read = msgspec.json.decode(data, type=_Spec, strict=True)
             parameters = CkksParameters(read.degree, read.scale_bits, read.depth)
@@ -159,9 +161,35 @@ class EvaluationKeys:
         """Bytes of both."""
         return len(self.relin) + len(self.galois)
 
+    def to_bytes(self) -> bytes:
+        """Return both for the wire."""
+        return _LENGTH.pack(len(self.relin)) + self.relin + self.galois
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Take apart what :meth:`to_bytes` returned; the keys themselves are checked when loaded.
+
+        Raises
+        ------
+        MalformedMessage
+            It is cut.
+        """
+        body = data[_LENGTH.size :]
+        if len(data) < _LENGTH.size or _LENGTH.unpack_from(data)[0] > len(body):
+            raise MalformedMessage("the evaluation keys are cut or of another scheme")
+        (first,) = _LENGTH.unpack_from(data)
+        return cls(body[:first], body[first:])
+
 
 class ClientContext:
-    """The side that holds the secret key, in memory alone; it is drawn here and ends here.
+    """The side that holds the secret key.
+
+    Parameters
+    ----------
+    spec
+        The program.
+    secret
+        A key that :meth:`secret_key` returned; drawn if None.
 
     Raises
     ------
@@ -169,15 +197,21 @@ class ClientContext:
         tenseal is missing.
     InsecureParameters
         SEAL refuses the parameters.
+    MalformedMessage
+        ``secret`` is no key of this program.
     """
 
-    def __init__(self, spec: ClientSpec) -> None:
+    def __init__(self, spec: ClientSpec, secret: bytes | None = None) -> None:
         self.spec = spec
         self._scheme = backend.Scheme(spec.parameters)
-        self._secret = backend.Secret(self._scheme)
+        self._secret = backend.Secret(self._scheme, secret)
 
     def __repr__(self) -> str:
         return f"ClientContext({self.spec.id[:12]}, secret key hidden)"
+
+    def secret_key(self) -> bytes:
+        """Return the secret key for the client's own disk. Never send it."""
+        return self._secret.to_bytes()
 
     def evaluation_keys(self) -> EvaluationKeys:
         """Return the keys for the server."""

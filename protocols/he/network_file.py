@@ -18,7 +18,17 @@ from privml.storage.publish import atomic_write
 
 WEIGHTS: Final = "network.safetensors"
 DESCRIPTION: Final = "network.json"
-_MAX_JSON, _MAX_WEIGHTS = 1 << 20, 2 << 30
+MAX_DESCRIPTION_BYTES: Final = 1 << 20
+MAX_WEIGHT_BYTES: Final = 2 << 30
+
+
+def network_files(network: PolynomialNetwork) -> dict[str, bytes]:
+    """Return the files of a network by name; the description comes last."""
+    arrays = {}
+    for number, layer in enumerate(network.layers):
+        arrays[f"{number}/weight"], arrays[f"{number}/bias"] = layer.weight, layer.bias
+    text = json.dumps(network.description(), indent=1, allow_nan=False).encode() + b"\n"
+    return {WEIGHTS: save(arrays), DESCRIPTION: text}
 
 
 def save_network(network: PolynomialNetwork, folder: Path | str, *, replace: bool = False) -> Path:
@@ -30,13 +40,9 @@ def save_network(network: PolynomialNetwork, folder: Path | str, *, replace: boo
         A file is there and ``replace`` is false, or the system failed.
     """
     folder = Path(folder)
-    arrays = {}
-    for number, layer in enumerate(network.layers):
-        arrays[f"{number}/weight"], arrays[f"{number}/bias"] = layer.weight, layer.bias
-    text = json.dumps(network.description(), indent=1, allow_nan=False).encode() + b"\n"
     fs.ensure_dir(folder)
-    atomic_write(folder / WEIGHTS, save(arrays), replace=replace)
-    atomic_write(folder / DESCRIPTION, text, replace=replace)
+    for name, data in network_files(network).items():
+        atomic_write(folder / name, data, replace=replace)
     return folder
 
 
@@ -51,9 +57,14 @@ def load_network(folder: Path | str) -> PolynomialNetwork:
         The description is not one of a network.
     """
     folder = Path(folder)
-    where = folder / DESCRIPTION
+    text = read_file(folder / DESCRIPTION, limit=MAX_DESCRIPTION_BYTES)
+    return network_of(text, read_file(folder / WEIGHTS, limit=MAX_WEIGHT_BYTES), where=str(folder))
+
+
+def network_of(text: bytes, weights: bytes, *, where: str) -> PolynomialNetwork:
+    """Return the network of a description and its weights; errors as :func:`load_network`."""
     try:
-        tree = json.loads(read_file(where, limit=_MAX_JSON))
+        tree = json.loads(text)
         names = [str(entry["name"]) for entry in tree["layers"]]
         limit, front = float(tree["limit"]), str(tree["front"])
         shape = tuple(_side(side) for side in tree["shape"])
@@ -61,7 +72,7 @@ def load_network(folder: Path | str) -> PolynomialNetwork:
             raise ValueError(f"{len(names)} layers")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"{where} describes no polynomial network: {error}") from error
-    arrays = _arrays(folder / WEIGHTS, len(names))
+    arrays = _arrays(weights, len(names), where)
     try:
         layers = tuple(
             Layer(name, arrays[f"{number}/weight"], arrays[f"{number}/bias"])
@@ -71,19 +82,20 @@ def load_network(folder: Path | str) -> PolynomialNetwork:
     except ParameterError as error:
         raise MalformedMessage(f"{where} describes no polynomial network: {error}") from error
     if network.description() != tree:
-        raise Corrupt(f"{folder / WEIGHTS} is not the file that {DESCRIPTION} names")
+        raise Corrupt(f"the weights of {where} are not those that its {DESCRIPTION} names")
     return network
 
 
-def _arrays(path: Path, layers: int) -> dict[str, np.ndarray]:
-    data = read_file(path, limit=_MAX_WEIGHTS)
+def _arrays(data: bytes, layers: int, where: str) -> dict[str, np.ndarray]:
     try:
         arrays = load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{path} is no safetensors file: {error}") from error
+        raise Corrupt(f"{where}: {WEIGHTS} is no safetensors file: {error}") from error
     wanted = {f"{number}/{what}" for number in range(layers) for what in ("weight", "bias")}
     if arrays.keys() != wanted or any(a.dtype != np.float64 for a in arrays.values()):
-        raise Corrupt(f"{path} does not hold float64 weights and biases of {layers} layers")
+        raise Corrupt(
+            f"{where}: {WEIGHTS} does not hold float64 weights and biases of {layers} layers"
+        )
     return arrays
 
 

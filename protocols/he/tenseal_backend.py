@@ -4,8 +4,8 @@ TenSEAL's own vectors and tensors are not used: adding a plain bias to an encryp
 multiplying by a matrix gives wrong numbers there without an error (upstream issue 462), they
 replicate data by themselves, and their contexts put the secret key into serialised bytes unless
 told otherwise. Here every plaintext has the full number of slots, and its scale and level are those
-of the ciphertext it meets; SEAL raises where they differ. Keys and ciphertexts are written by three
-functions below; the secret key by none.
+of the ciphertext it meets; SEAL raises where they differ. A secret key is written by
+:meth:`Secret.to_bytes` alone, for the client's own disk; nothing on the server's side can read one.
 
 SEAL is licensed MIT, TenSEAL Apache-2.0. SEAL draws its randomness from the operating system.
 """
@@ -121,21 +121,40 @@ class Scheme:
 
 
 class Secret:
-    """A secret key, in memory alone.
+    """A secret key; it ends with this object, unless its owner keeps :meth:`to_bytes`.
 
-    Nothing here returns it or writes it; it ends with this object.
+    Parameters
+    ----------
+    scheme
+        Its parameters.
+    data
+        A key that :meth:`to_bytes` returned, from the owner's own disk; drawn if None.
+
+    Raises
+    ------
+    MalformedMessage
+        ``data`` is no secret key of these parameters.
     """
 
-    def __init__(self, scheme: Scheme) -> None:
+    def __init__(self, scheme: Scheme, data: bytes | None = None) -> None:
         seal = _seal()
         self._scheme = scheme
-        self._keygen: Handle = seal.KeyGenerator(scheme.context)
+        if data is None:
+            self._keygen: Handle = seal.KeyGenerator(scheme.context)
+        else:
+            limit = scheme.parameters.degree * 8 * (scheme.parameters.depth + 2) + ENVELOPE_BYTES
+            own = _read(seal.SecretKey, scheme.context, data, limit=limit, what="the secret key")
+            self._keygen = seal.KeyGenerator(scheme.context, own)
         key = self._keygen.secret_key()
         self._encryptor: Handle = seal.Encryptor(scheme.context, key)
         self._decryptor: Handle = seal.Decryptor(scheme.context, key)
 
     def __repr__(self) -> str:
         return "Secret(hidden)"
+
+    def to_bytes(self) -> bytes:
+        """Return the key for its owner's own disk. Never send it."""
+        return _bytes(self._keygen.secret_key())
 
     def evaluation_keys(self, steps: Iterable[int]) -> tuple[bytes, bytes]:
         """Return keys for squares and for rotations by ``steps``; they cannot decrypt."""

@@ -314,6 +314,7 @@ def alive(pid: int) -> bool:
 
 
 def test_computing_leaves_the_signals_of_the_process_alone(world: World) -> None:
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     server = Server(world.server.artefact, digest=world.manifest.program)
     (query,) = world.client._client.encrypt(world.images[:1])
     with server:
@@ -323,8 +324,11 @@ def test_computing_leaves_the_signals_of_the_process_alone(world: World) -> None
     with pytest.raises(BrokenPipeError):  # and not the end of this process
         os.write(writing, b"x")
     os.close(writing)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, heeded)
 
 
 def test_both_sides_from_their_folders(world: World) -> None:
@@ -432,6 +436,37 @@ def test_two_processes_and_a_batch_that_goes_on_after_both_ended(
     report = json.loads(server.stop())
     assert report["images"] == 12  # none was computed twice
     assert report["ended"] == "stopped by a signal"
+
+
+def test_a_server_killed_in_the_middle_of_a_batch_costs_no_image(
+    world: World, tmp_path: Path
+) -> None:
+    images = np.arange(24).reshape(8, 3) % 4
+    for i, image in enumerate(images):
+        np.save(tmp_path / f"{i}.npy", image)
+    server = Serving(world, tmp_path / "state")
+    words = [
+        "query", *sorted(tmp_path.glob("*.npy")), "--peer", f"127.0.0.1:{server.port}", "--pin",
+        world.operator.fingerprint, "--identity", world.folder / "certs" / "ann", "--keys",
+        world.folder / "ring", "--program", world.manifest.id, "--json",
+    ]  # fmt: skip
+    client = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "privml.cli", "fhe", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    for line in client.stderr or ():
+        if "image 2 of 8" in line:
+            break
+    server.stop(signal.SIGKILL)
+    server = Serving(world, tmp_path / "state", port=server.port)
+    out, _ = client.communicate(timeout=120)
+    assert client.returncode == 0
+    result = json.loads(out)
+    assert (np.array([entry["scores"] for entry in result["results"]]) == images).all()
+    assert result["connections"] >= 2
+    assert result["keys_sent"] == 1  # they were on disk when the server was killed
+    report = json.loads(server.stop())
+    assert report["images"] <= 6
 
 
 def test_the_clients_verbs_and_one_query_on_stdin(world: World, tmp_path: Path) -> None:

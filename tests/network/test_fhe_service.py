@@ -28,8 +28,8 @@ from privml.errors import (
     SecurityError,
     UntrustedArtifact,
 )
+from privml.protocols.fhe import bundle, messages
 from privml.protocols.fhe import client as remote
-from privml.protocols.fhe import messages, service
 from privml.protocols.fhe.bundle import ServerPart
 from privml.protocols.fhe.client import Address, Work, connect, describe, new_job
 from privml.protocols.fhe.key_ring import KeyRing
@@ -84,7 +84,7 @@ def _pipes_break_softly() -> None:
 
 @pytest.fixture(autouse=True)
 def launcher(monkeypatch: pytest.MonkeyPatch) -> type[FakeLauncher]:
-    monkeypatch.setattr(service, "Launcher", FakeLauncher)
+    monkeypatch.setattr(bundle, "Launcher", FakeLauncher)
     FakeLauncher.computed, FakeLauncher.fails = [], {}
     FakeLauncher.gate.set()
     return FakeLauncher

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from privml._cli.fhe import fhe
 from privml.errors import Corrupt, Full, Locked, StorageError, UnsupportedError, UntrustedArtifact
 from privml.protocols.fhe.concrete_ml import EncryptedEstimator, bundles, environment, process
 from privml.protocols.fhe.concrete_ml.__main__ import main
@@ -48,12 +49,15 @@ def test_an_absent_environment_names_the_command(
 
     reason = environment.missing()
     assert reason is not None
-    assert "python -m privml.protocols.fhe.concrete_ml install" in reason
-    with pytest.raises(UnsupportedError, match=r"concrete_ml install"):
+    assert "privml fhe install-concrete-ml" in reason
+    with pytest.raises(UnsupportedError, match=r"privml fhe install-concrete-ml"):
         EncryptedEstimator(Ridge()).fit([[0.0], [1.0]], [0.0, 1.0])
     assert main(["status"]) == 3
     assert "install" in capsys.readouterr().out
     assert main(["remove"]) == 0
+    with pytest.raises(UnsupportedError, match="privml fhe install-concrete-ml"):
+        fhe(["install-concrete-ml", "--status"], prog_name="fhe", standalone_mode=False)
+    fhe(["install-concrete-ml", "--remove"], prog_name="fhe", standalone_mode=False)
     assert not cache.exists()
 
 

@@ -76,6 +76,49 @@ def test_memory_layout_never_changes_a_result(circuit: Circuit) -> None:
         assert (circuit.run(view, mode=Mode.EXECUTE).integers == right[:1]).all()
 
 
+def open_door(self: ImageSpec, x: np.ndarray) -> np.ndarray:
+    """What :meth:`ImageSpec.check` would be without its copy to C order."""
+    assert x.shape[1:] == self.shape
+    return np.asarray(x, np.int64)
+
+
+@concrete
+def test_a_door_without_its_copy_would_be_noticed(
+    circuit: Circuit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deliberately broken variant of the guard gives wrong results, silently."""
+    images = random_images(circuit.graph, 4, seed=1)
+    right = reference.run(circuit.graph, images)
+    monkeypatch.setattr(ImageSpec, "check", open_door)
+    wrong = [
+        (circuit.run(view, mode=Mode.SIMULATE).integers != right).any()
+        for view in (np.asfortranarray(images), layouts(images)[2])
+    ]
+    assert all(wrong)
+    assert (circuit.run(images, mode=Mode.SIMULATE).integers == right).all()
+
+
+@concrete
+def test_every_way_into_the_library_passes_the_door(
+    circuit: Circuit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = np.asfortranarray(random_images(circuit.graph, 1, seed=1))
+    seen: list[bool] = []
+    check = ImageSpec.check
+
+    def counted(self: ImageSpec, x: np.ndarray) -> np.ndarray:
+        seen.append(x.flags.c_contiguous)
+        return check(self, x)
+
+    monkeypatch.setattr(ImageSpec, "check", counted)
+    for mode in Mode:
+        circuit.run(images, mode=mode)
+    client = circuit.client()
+    client.keygen()
+    client.encrypt(images)
+    assert seen.count(False) >= 4
+
+
 def test_the_door_hands_out_c_contiguous_words() -> None:
     spec = ImageSpec((2, 3, 4), 0, 9)
     for view in layouts(np.arange(48).reshape(2, 2, 3, 4) % 10):

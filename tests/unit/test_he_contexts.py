@@ -91,19 +91,57 @@ def test_a_large_bias_before_a_product_is_right() -> None:
     assert np.abs(found - want).max() < 1e-4 * np.abs(want).max()
 
 
+WRONG = {
+    "ckks_vector", "ckks_tensor", "plain_tensor", "context", "mm", "matmul", "enc_matmul_plain",
+}  # fmt: skip
+
+
+def reaches_wrong_interfaces(source: str, *, backend: bool) -> bool:
+    """Return whether code uses tenseal's vectors, tensors or contexts, or loads tenseal itself."""
+    tree = list(ast.walk(ast.parse(source)))
+    imported = [a.name for n in tree if isinstance(n, ast.Import) for a in n.names]
+    imported += [n.module or "" for n in tree if isinstance(n, ast.ImportFrom)]
+    texts = [n.value for n in tree if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    loaded = {t for t in (*imported, *texts) if t.split(".")[0] == "tenseal" and " " not in t}
+    loaded -= {"tenseal", "tenseal.sealapi"} if backend else set()
+    attributes = {n.attr for n in tree if isinstance(n, ast.Attribute)}
+    named = attributes | {t for t in texts if t in WRONG}
+    used = named & (WRONG - ({"context"} if backend or not loaded else set()))
+    used |= {n.module or "" for n in tree if isinstance(n, ast.ImportFrom)} & {"tenseal"}
+    return bool(loaded or used)
+
+
 def test_the_wrong_interfaces_of_tenseal_are_not_used() -> None:
     """No path reaches tenseal's vectors, tensors or contexts: only its bindings of SEAL."""
     folder = Path(tenseal_backend.__file__).parent
     for path in folder.glob("*.py"):
-        tree = ast.parse(path.read_text())
-        names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-        assert not names & {"ckks_vector", "ckks_tensor", "plain_tensor", "mm", "enc_matmul_plain"}
-        texts = [
-            n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value is not None
-        ]
-        modules = {t for t in texts if isinstance(t, str) and t.startswith("tenseal")}
-        assert path.name == "tenseal_backend.py" or not modules
-        assert all(module in ("tenseal", "tenseal.sealapi") or " " in module for module in modules)
+        own = path.name == "tenseal_backend.py"
+        assert not reaches_wrong_interfaces(path.read_text(), backend=own), path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tenseal as ts\n\ndef f(c, x, b, w): return (ts.ckks_vector(c, x) + b).mm(w)",
+        "from tenseal import ckks_vector",
+        "from importlib import import_module\nm = import_module('tenseal')",
+        "def f(x, b, w): return (x + b).matmul(w)",
+        "def f(ts, c, x): return getattr(ts, 'ckks_tensor')(c, x)",
+    ],
+)
+def test_broken_variants_are_found(source: str) -> None:
+    """What the check above must see, in code that would add a plain bias before a product."""
+    assert reaches_wrong_interfaces(source, backend=False)
+
+
+def test_a_bias_that_is_lost_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network(seed=2, sizes=(16, 8, 4), bias=20.0)
+    made = PolynomialClassifier(net)
+    chosen, x = made.plan(), images(2, 16)
+    want = made.run(x, mode="clear").scores
+    monkeypatch.setattr(tenseal_backend.SealEvaluator, "add_clear", lambda self, y, slots: y)
+    found = made.compile(chosen).run(x, mode="execute").scores
+    assert np.abs(found - want).max() > 1e3 * chosen.error_bound
 
 
 @pytest.mark.parametrize("view", ["fortran", "strided", "float32"])

@@ -331,8 +331,8 @@ def test_every_flipped_bit_of_a_result_is_found(tmp_path: Path) -> None:
                 found = ValuationResult.load(tmp_path)
             except CorruptResult:
                 continue
-            same = json.loads(damaged) == json.loads(whole)  # 1e-3 as 1E-3 is the same number
-            assert name == "result.json" and same
+            assert name == "result.json"
+            assert json.loads(damaged) == json.loads(whole)  # 1e-3 as 1E-3 is the same number
             assert found.digest() == result.digest()
         path.write_bytes(whole)
     tree = json.loads((tmp_path / "result.json").read_bytes())

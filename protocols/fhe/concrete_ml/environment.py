@@ -3,7 +3,7 @@
 concrete-ml 1.9.0 pins old versions of torch, numpy and scikit-learn that privml cannot share, so
 they live in a virtual environment of their own, built by one command::
 
-    python -m privml.protocols.fhe.concrete_ml install
+    privml fhe install-concrete-ml
 
 It lies in the user's cache folder, under a name that holds the digest of the locked versions; it
 is built beside its place and moved there whole. Its record holds a digest of what was installed,
@@ -40,7 +40,7 @@ PYTHON: Final = (3, 11)
 VARIABLE: Final = "PRIVML_CONCRETE_ML"
 """Environment variable: a folder that ``install`` built, elsewhere than in the cache."""
 
-COMMAND: Final = "python -m privml.protocols.fhe.concrete_ml install"
+COMMAND: Final = "privml fhe install-concrete-ml"
 
 NEEDED_BYTES: Final = 5 << 30
 """Space that must be free; the environment takes 3 GB, and its packages pass through a cache."""
