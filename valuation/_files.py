@@ -35,7 +35,7 @@ _TEXTS: Final = (
     "residual_reason", "status", "stop_reason", "target", "method", "group_mode", "spec_digest",
     "data_digest", "certificate_kind",
 )  # fmt: skip
-_NUMBERS: Final = ("ci_level", "seconds", "efficiency_residual", "eps_certificate")
+_NUMBERS: Final = ("ci_level", "seconds", "efficiency_residual", "eps_certificate", "rounding")
 _COUNTS: Final = ("evaluations", "rows_trained")
 _PLAIN: Final = (*_TEXTS, *_NUMBERS, *_COUNTS, "versions", "extras")
 

@@ -6,11 +6,12 @@ the coalition in its message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from privml.errors import Corrupt, ParameterError, PrivmlError
 
-_SHOWN = 8
+_SHOWN = 10
 
 
 class ValuationError(PrivmlError):
@@ -47,14 +48,28 @@ class UtilityFailed(ValuationError):
     ----------
     coalition
         Player indices, sorted; empty if not known.
+    reason
+        What went wrong, without the coalition.
     """
 
     code = "valuation.utility_failed"
     remedy = "correct the model or metric; the message names the coalition"
 
     def __init__(self, message: str, *, coalition: Sequence[int] = ()) -> None:
+        self.reason = message
         self.coalition = tuple(sorted(int(player) for player in coalition))
         super().__init__(message + _described(self.coalition))
+
+    def of(self, coalition: Sequence[int]) -> UtilityFailed:
+        """Return the error with a coalition, where none was known."""
+        return self if self.coalition else UtilityFailed(self.reason, coalition=coalition)
+
+    def named(self, ids: Sequence[str | int]) -> UtilityFailed:
+        """Return the error with the names of the players in its message."""
+        error = UtilityFailed(self.reason, coalition=self.coalition)
+        names = [ids[player] for player in self.coalition if player < len(ids)]
+        error.args = (self.reason + _described(names),)
+        return error
 
 
 class NotConverged(ValuationError):
@@ -78,7 +93,16 @@ class CorruptResult(Corrupt):
     remedy = "restore the file from a copy, or run the valuation again"
 
 
-def _described(coalition: Sequence[int]) -> str:
+@contextmanager
+def naming(ids: Sequence[str | int]) -> Iterator[None]:
+    """Give the players in the message of a :class:`UtilityFailed` their names."""
+    try:
+        yield
+    except UtilityFailed as error:
+        raise error.named(ids) from (error.__cause__ or error)
+
+
+def _described(coalition: Sequence[str | int]) -> str:
     if not coalition:
         return ""
     shown = ", ".join(map(str, coalition[:_SHOWN]))

@@ -1,15 +1,16 @@
 """Units of work over processes or threads, BLAS pinned to one thread in each.
 
 joblib, through scikit-learn's wrapper, carries the work; ``backend="dask"`` sends it to the
-connected Dask cluster. Workers receive objects by joblib's own serialisation, which is only for
-machines of one owner. With one job nothing is started.
+connected Dask cluster, by its own client. Workers receive objects by the serialisation of either,
+which is only for machines of one owner. With one job nothing is started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, Final, Self, TypeVar
 
 from sklearn.utils.parallel import Parallel, delayed
@@ -77,10 +78,30 @@ class Workers:
             with self:
                 return [function(item) for item in items]
         call = _pinned_call if self.backend == "threading" else _pinned_process_call
+        if self.backend == "dask":
+            return _on_cluster(function, items)
         pool = Parallel(n_jobs=self.n_jobs, backend=self.backend)
         with self if self.backend == "threading" else nullcontext():
             found: list[Any] = pool(delayed(call)(function, item) for item in items)
         return found
+
+
+def _on_cluster(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return the answers of the connected Dask cluster; how many run at once is up to it."""
+    try:
+        client: Any = import_module("distributed").default_client()
+    except (ImportError, ValueError) as error:
+        raise SettingError(
+            "backend='dask' needs dask[distributed], extra 'scale', and a connected "
+            f"distributed.Client: {error}"
+        ) from error
+    # not pure: equal arguments need not be looked for, and are not hashed
+    futures = client.map(partial(_pinned_process_call, function), items, pure=False)
+    try:
+        return list(client.gather(futures))
+    except BaseException:
+        client.cancel(futures)
+        raise
 
 
 def _pinned_call(function: Callable[[Item], Result], item: Item) -> Result:

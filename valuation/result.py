@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from privml.backbones.digests import Json, canonical_json
 from privml.valuation import _files
 from privml.valuation.errors import CorruptResult, RunMismatch, SettingError
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.problem import Floats, Ints, PlayerId
 
 Status: TypeAlias = Literal["converged", "budget", "interrupted", "certified", "exact"]
@@ -35,6 +35,9 @@ class ValuationResult:
         (n,) float64; ``stderr`` is 0 where values are exact.
     ci_level
         Confidence of each single interval.
+    rounding
+        Bound of the rounding error of one value, which the intervals hold; an interval without
+        spread is as wide as that, also where values are exact.
     counts
         (n,) int64 independent observations behind each value.
     truncated_counts
@@ -74,6 +77,7 @@ class ValuationResult:
     ci_low: Floats
     ci_high: Floats
     ci_level: float = 0.95
+    rounding: float = 0.0
     counts: Ints
     truncated_counts: Ints
     evaluations: int
@@ -128,7 +132,7 @@ class ValuationResult:
         below = np.searchsorted(np.sort(high), low, side="left")
         return above.astype(np.int64) + 1, n - below.astype(np.int64)
 
-    def by_group(self, groups: Sequence[PlayerId]) -> ValuationResult:
+    def by_group(self, groups: Iterable[PlayerId]) -> ValuationResult:
         """Return the sums of values over groups of players.
 
         Standard errors are added up (they are correlated in an unknown way), which is the most the
@@ -139,6 +143,9 @@ class ValuationResult:
         groups
             Group of each player.
         """
+        if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
+            raise SettingError(f"groups is a list of names, not one {type(groups).__name__}")
+        groups = list(groups)  # by position: a table's own index is left out
         if len(groups) != len(self.ids):
             raise SettingError(f"{len(self.ids)} players need as many groups, not {len(groups)}")
         names = sorted(set(groups), key=lambda g: (isinstance(g, str), g))
@@ -148,7 +155,9 @@ class ValuationResult:
             return np.bincount(owner, weights=array, minlength=len(names))
 
         values, stderr = summed(self.values), summed(self.stderr)
-        half = summed((self.ci_high - self.ci_low) / 2)
+        members = float(np.bincount(owner).max())
+        added = rounding(largest_size(summed(np.abs(self.values))), members)
+        half = summed((self.ci_high - self.ci_low) / 2) + added
         return replace(
             self,
             ids=tuple(names),
@@ -156,6 +165,7 @@ class ValuationResult:
             stderr=stderr,
             ci_low=values - half,
             ci_high=values + half,
+            rounding=members * self.rounding + added,
             counts=summed(self.counts).astype(np.int64),
             truncated_counts=summed(self.truncated_counts).astype(np.int64),
             group_mode="sum",
@@ -170,9 +180,13 @@ class ValuationResult:
 
         Raises
         ------
+        SettingError
+            The other is no result.
         RunMismatch
             The specifications or data differ, or the runs share a seed.
         """
+        if not isinstance(other, ValuationResult):
+            raise SettingError(f"merge takes another ValuationResult, not {type(other).__name__}")
         same = self.spec_digest == other.spec_digest and self.data_digest == other.data_digest
         if not same or self.ids != other.ids:
             raise RunMismatch("results of different specifications or data cannot be merged")
@@ -184,7 +198,9 @@ class ValuationResult:
         values = _mixed(share, self.values, other.values)
         variance = _mixed(share**2, self.stderr**2, other.stderr**2, (1 - share) ** 2)
         stderr = np.sqrt(variance)
-        half = half_width(stderr, counts - 1, self.ci_level)
+        floor = max(self.rounding, other.rounding)
+        floor += rounding(largest_size(self.values, other.values), 0)
+        half = half_width(stderr, counts - 1, self.ci_level) + floor
         known = not math.isnan(self.efficiency_residual + other.efficiency_residual)
         extras, units = dict(self.extras), other.extras.get("units")
         if isinstance(extras.get("units"), int) and isinstance(units, int):
@@ -197,6 +213,7 @@ class ValuationResult:
             stderr=stderr,
             ci_low=values - half,
             ci_high=values + half,
+            rounding=floor,
             counts=counts,
             truncated_counts=self.truncated_counts + other.truncated_counts,
             evaluations=self.evaluations + other.evaluations,
@@ -225,7 +242,7 @@ class ValuationResult:
 
     def save(self, folder: Path | str) -> None:
         """Write ``result.json`` and ``values.safetensors`` into ``folder``, made if missing."""
-        _files.save(self, Path(folder))
+        _files.save(self, _folder(folder))
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -238,7 +255,7 @@ class ValuationResult:
         StorageError
             A file is missing.
         """
-        found = _files.load(Path(folder), {f.name for f in fields(cls)})
+        found = _files.load(_folder(folder), {f.name for f in fields(cls)})
         try:
             return cls(**found)
         except SettingError as error:
@@ -246,6 +263,12 @@ class ValuationResult:
 
 
 _ARRAYS: Final = ("values", "stderr", "ci_low", "ci_high", "counts", "truncated_counts")
+
+
+def _folder(folder: object) -> Path:
+    if not isinstance(folder, str | Path) or "\0" in str(folder):
+        raise SettingError(f"folder={folder!r}: give a path, without zero characters")
+    return Path(folder)
 
 
 def _mixed(share: Floats, a: Floats, b: Floats, other: Floats | None = None) -> Floats:

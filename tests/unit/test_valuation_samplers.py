@@ -84,7 +84,7 @@ def test_a_rotation_for_every_size_removes_the_noise_of_positions() -> None:
     unit = sampler.unit(0, SEED, law)
     found = evaluate(game, [unit], None)[0]
     estimate = sampler.estimate(law, 0.0)
-    value, _ = estimate.contribution(unit.orders, found.scores)
+    value, *_ = estimate.contribution(unit.orders, found.scores)
     np.testing.assert_allclose(value, exact_values(game, law), atol=1e-13)
 
 
@@ -113,7 +113,7 @@ def test_running_sums_equal_numpy(rng: np.random.Generator) -> None:
     assert np.isnan(estimate.values()).all()
     given = rng.normal(size=(50, 4)) + 1e6
     for row in given:
-        estimate.add(row, np.zeros(4, dtype=np.int64))
+        estimate.add(row, np.zeros(4, dtype=np.int64), 1e6)
     np.testing.assert_allclose(estimate.values(), given.mean(axis=0), rtol=1e-13)
     np.testing.assert_allclose(
         estimate.stderr(), given.std(axis=0, ddof=1) / np.sqrt(50), rtol=1e-6
@@ -131,7 +131,7 @@ def test_unknown_values_are_nan_never_zero() -> None:
 def test_truncated_marginals_are_zero_and_counted() -> None:
     estimate = WalkEstimate(3, np.ones(3))
     orders = np.array([[2, 0, 1]])
-    value, cut = estimate.contribution(orders, np.array([[0.0, 0.7, np.nan, np.nan]]))
+    value, cut, _ = estimate.contribution(orders, np.array([[0.0, 0.7, np.nan, np.nan]]))
     assert value.tolist() == [0.0, 0.0, 0.7]
     assert cut.tolist() == [1, 1, 0]
 

@@ -16,6 +16,7 @@ from privml.rng import ScienceSeed
 from privml.storage.files import read_file
 from privml.valuation.errors import SettingError
 from privml.valuation.links.deletion import Deletion, players_of
+from privml.valuation.links.topm_deletion import topm_rescored
 from privml.valuation.methods.base import Valuer, checked_utility
 from privml.valuation.methods.data_oob import DataOOB
 from privml.valuation.methods.semivalues import Semivalue
@@ -23,6 +24,7 @@ from privml.valuation.parallel import Workers
 from privml.valuation.problem import Ints, PlayerId, Problem
 from privml.valuation.result import ValuationResult
 from privml.valuation.stopping import MaxUnits
+from privml.valuation.topm.estimator import TopM
 from privml.valuation.utilities.base import Utility
 
 _LIMIT: Final = 1 << 31
@@ -85,7 +87,7 @@ def audit_deletion(
     Notes
     -----
     A run from scratch has the units of the first run without the deleted players; it costs as much
-    as the first run.
+    as the first run. For a top-m run that includes which records its pulls looked at.
     """
     ids = list(ids)
     players = players_of(problem, ids)
@@ -191,6 +193,8 @@ def _scratch(method: Valuer, left: Problem, deletion: Deletion) -> ValuationResu
     if isinstance(method, DataOOB):
         bags = deletion.method.__dict__["bags_"]
         return again.fit_bags(left, bags).result_  # type: ignore[no-any-return]
+    if isinstance(method, TopM):
+        return topm_rescored(deletion.method, left).result_  # type: ignore[arg-type]
     if isinstance(method, Semivalue):
         if deletion.recording is not None and not deletion.recording.used.all():
             nobody = np.empty(0, dtype=np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
 from privml.valuation.errors import RunMismatch, SettingError
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.links.deletion import players_of
 from privml.valuation.links.recording import Recording
 from privml.valuation.methods.base import checked_utility
@@ -144,6 +144,7 @@ def _interval(
         return float(low), float(high), "sum of intervals"
     sums = recording.contributions()[:, players].sum(axis=1)
     middle, half = _mean_interval(sums, result.ci_level)
+    half += rounding(largest_size(sums), len(sums)) + len(players) * result.rounding
     return middle - half, middle + half, "units"
 
 
@@ -181,7 +182,7 @@ def _measured(
         raise SettingError(f"folds={folds}: give 0, or 2 to {m}, the validation rows")
     order = ScienceSeed(random_state).child("folds").generator().permutation(m)
     parts = [np.arange(m), *(np.sort(part) for part in np.array_split(order, folds or 1))]
-    changes, cost = [], np.zeros(2, dtype=np.int64)
+    changes, cost, largest = [], np.zeros(2, dtype=np.int64), 0.0
     with Workers(1):
         for part in parts[: folds + 1]:
             chosen = replace(
@@ -194,7 +195,9 @@ def _measured(
             everybody = np.arange(problem.players)
             with_them, without = game.score([everybody, np.delete(everybody, players)])
             changes.append(float(without - with_them))
+            largest = max(largest, largest_size(with_them, without))
             cost += game.tally.evaluations, game.tally.rows_trained
     half = _mean_interval(np.array(changes[1:]), level)[1] if folds else math.nan
+    half += rounding(largest, 2 * problem.players + folds)
     spent = int(cost[0]), int(cost[1])
     return changes[0], (changes[0] - half, changes[0] + half), spent

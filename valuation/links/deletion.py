@@ -12,11 +12,19 @@ from sklearn.base import clone
 from privml.valuation.errors import ProblemError, SettingError
 from privml.valuation.links.recording import Recording, Reuse
 from privml.valuation.links.survivors import Survivors
+from privml.valuation.links.topm_deletion import (
+    PULLS,
+    Pulls,
+    features_left,
+    reusable,
+    topm_without,
+)
 from privml.valuation.methods.base import Valuer
 from privml.valuation.methods.data_oob import Bags, DataOOB
 from privml.valuation.methods.semivalues import Semivalue
 from privml.valuation.problem import Ints, PlayerId, Problem
 from privml.valuation.result import ValuationResult
+from privml.valuation.topm.estimator import TopM
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +56,7 @@ def after_delete(
     recording: Recording | None = None,
     reuse: Reuse = "auto",
     refill: bool = True,
+    pulls: Pulls = "keep",
 ) -> Deletion:
     """Return the values without some players.
 
@@ -55,7 +64,10 @@ def after_delete(
     ----------
     method
         The method, with its settings. A :class:`DataOOB` fitted with ``keep=True`` retrains only
-        the bags that held a deleted player; the others stay as they are, as large as before.
+        the bags that held a deleted player; the others stay as they are, as large as before. A
+        fitted :class:`~privml.valuation.topm.TopM` keeps its units without the deleted players and
+        scores those again that held one: a partial recomputation, see ``pulls``. Capped laws, and
+        methods not fitted, run anew.
     problem
         The problem before the deletion.
     ids
@@ -65,6 +77,9 @@ def after_delete(
         they held one. Without it, the reduced units are all evaluated.
     reuse, refill
         See :meth:`Recording.without`.
+    pulls
+        Focused pulls of a top-m run: ``"keep"``, though a run from scratch might have chosen
+        others, or ``"drop"``, which leaves the sweeps, whose units never depended on a score.
 
     Notes
     -----
@@ -83,6 +98,13 @@ def after_delete(
     left = problem.without(players.tolist())
     if isinstance(method, DataOOB):
         return _bags(method, left, players)
+    if pulls not in PULLS:
+        raise SettingError(f"pulls={pulls!r}: use one of {PULLS}")
+    if isinstance(method, TopM) and reusable(method, left):
+        fitted, spent = topm_without(
+            method, problem, players, left, pulls=pulls, reuse=reuse != "none"
+        )
+        return Deletion(left, fitted.result_, None, fitted, spent)
     if recording is not None:
         if recording.data_digest != problem.digest():
             raise SettingError("the recording is not of this problem; record it, or leave it out")
@@ -94,6 +116,9 @@ def after_delete(
         base = method.sampler or method.default_sampler()
         before = base if isinstance(base, Survivors) else Survivors(base, problem.players, ())
         again.set_params(sampler=before.without(tuple(players.tolist())), checkpoint=None)
+    if isinstance(method, TopM):
+        features = features_left(method, problem, players)
+        again.set_params(features=features, checkpoint=None)
     again.fit_problem(left)
     return Deletion(left, again.result_, None, again, again.result_.evaluations)
 

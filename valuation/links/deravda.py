@@ -18,7 +18,7 @@ from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
 from privml.valuation import engine
 from privml.valuation.errors import SettingError
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.methods.base import (
     Valuer,
     checked_utility,
@@ -121,6 +121,8 @@ class DeRDaVa(Valuer):
         spread = each.std(axis=0, ddof=1) if len(each) > 1 else np.full(len(ids), np.nan)
         stderr = spread / math.sqrt(len(each))
         half = half_width(stderr, np.full(len(ids), len(each) - 1.0), self.ci_level)
+        floor = rounding(largest_size(each, worth), 2 * len(ids) + len(each))
+        half += floor
         self.result_ = ValuationResult(
             ids=ids,
             values=values,
@@ -128,6 +130,7 @@ class DeRDaVa(Valuer):
             ci_low=values - half,
             ci_high=values + half,
             ci_level=self.ci_level,
+            rounding=floor,
             counts=np.full(len(ids), len(each), dtype=np.int64),
             truncated_counts=np.zeros(len(ids), dtype=np.int64),
             evaluations=int(cost[0]),

@@ -22,6 +22,7 @@ from privml.valuation.laws import SizeLaw
 from privml.valuation.links.survivors import Survivors
 from privml.valuation.methods.base import (
     checked_utility,
+    path_of,
     residual,
     seed_of,
     seed_text,
@@ -121,6 +122,7 @@ class Recording:
             ci_low=low,
             ci_high=high,
             ci_level=ci_level,
+            rounding=estimate.rounding(),
             counts=estimate.counts(),
             truncated_counts=estimate.truncated(),
             evaluations=self.evaluations,
@@ -197,7 +199,7 @@ class Recording:
             "players": self.sampler.players,
         }  # fmt: skip
         arrays = {"scores": self.scores, "used": self.used}
-        run_state.save_run(Path(path), run=self._run(), arrays=arrays, state=state)
+        run_state.save_run(_path(path), run=self._run(), arrays=arrays, state=state)
 
     def load(self, path: Path | str) -> Self:
         """Return the recording saved at ``path``; this one states which run it must be.
@@ -209,8 +211,9 @@ class Recording:
         RunMismatch
             It belongs to another run, or to the run before or after a deletion.
         """
+        file = _path(path)
         try:
-            saved = run_state.load_run(Path(path), run=self._run())
+            saved = run_state.load_run(file, run=self._run())
         except Corrupt as error:
             raise CorruptResult(str(error)) from error
         except ParameterError as error:
@@ -317,6 +320,13 @@ def record(method: Semivalue, problem: Problem, *, units: int) -> Recording:
         int(cost[0]) + game.tally.evaluations, int(cost[1]) + game.tally.rows_trained,
         problem.digest(), len(problem.classes),
     )  # fmt: skip
+
+
+def _path(path: Path | str) -> Path:
+    found = path_of("path", path)
+    if found is None:
+        raise SettingError("path=None: give a path")
+    return found
 
 
 _PIECE: Final = 16

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from privml.backbones.digests import Json, canonical_json, sha256
 from privml.rng import ScienceSeed
 from privml.valuation.checks import is_finite, is_whole
 from privml.valuation.errors import SettingError
+from privml.valuation.intervals import rounding
 from privml.valuation.problem import Floats, PlayerId, Problem, Task
 from privml.valuation.result import ValuationResult
 from privml.valuation.utilities.base import Game, Utility
@@ -90,6 +92,15 @@ def seed_text(seed: ScienceSeed) -> str:
     return f"{seed.value:x}"
 
 
+def path_of(name: str, path: object) -> Path | None:
+    """Return the path that a setting gives, None for None; raises ``SettingError``."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
+        raise SettingError(f"{name}={path!r}: give a path, without zero characters")
+    return Path(path)
+
+
 def require_whole(name: str, value: object, *, least: int = 1) -> None:
     """Raise ``SettingError`` unless a setting is a whole number of at least ``least``."""
     if not is_whole(value) or int(value) < least:  # type: ignore[call-overload]
@@ -143,16 +154,22 @@ def exact_result(
     *,
     ids: tuple[PlayerId, ...],
     counts: int,
+    largest: float,
     **others: Any,  # noqa: ANN401 - remaining fields
 ) -> ValuationResult:
-    """Return a result without uncertainty; the cost is the game's tally."""
+    """Return a result without uncertainty but rounding; the cost is the game's tally.
+
+    ``largest`` is the largest size of a utility.
+    """
     n = game.players
+    floor = rounding(largest, 2 * n)
     return ValuationResult(
         ids=ids,
         values=values,
         stderr=np.zeros(n),
-        ci_low=values.copy(),
-        ci_high=values.copy(),
+        ci_low=values - floor,
+        ci_high=values + floor,
+        rounding=floor,
         counts=np.full(n, counts, dtype=np.int64),
         truncated_counts=np.zeros(n, dtype=np.int64),
         evaluations=game.tally.evaluations,

@@ -19,7 +19,7 @@ import numpy as np
 from privml.backbones.digests import Json
 from privml.rng import Generator, ScienceSeed
 from privml.valuation.errors import ProblemError, SettingError
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.methods.base import (
     Valuer,
     checked_utility,
@@ -97,7 +97,7 @@ class ClasswiseShapley(Valuer):
         self._check(problem)
         seed = seed_of(self.random_state)
         job = _Job(problem, utility, seed, self.context_law, self.inner, self.outer)
-        values, stderr = np.zeros(problem.n), np.zeros(problem.n)
+        values, stderr, largest = np.zeros(problem.n), np.zeros(problem.n), 1.0
         cost = np.zeros(2, dtype=np.int64)
         with Workers(self.n_jobs, backend=self.backend) as workers:
             for code in range(len(problem.classes)):
@@ -111,8 +111,11 @@ class ClasswiseShapley(Valuer):
                 scale, spent = self._scale(job, code, each.mean(axis=0).sum())
                 cost += spent
                 values[own] = scale * each.mean(axis=0)
+                largest = max(largest, abs(scale) * max(1.0, largest_size(each)))
                 stderr[own] = abs(scale) * each.std(axis=0, ddof=1) / math.sqrt(self.contexts)
         half = half_width(stderr, np.full(problem.n, self.contexts - 1.0), self.ci_level)
+        floor = rounding(largest, 2 * problem.n + self.contexts)
+        half += floor
         self.result_ = ValuationResult(
             ids=problem.ids,
             values=values,
@@ -120,6 +123,7 @@ class ClasswiseShapley(Valuer):
             ci_low=values - half,
             ci_high=values + half,
             ci_level=self.ci_level,
+            rounding=floor,
             counts=np.full(problem.n, self.contexts, dtype=np.int64),
             truncated_counts=np.zeros(problem.n, dtype=np.int64),
             evaluations=int(cost[0]),

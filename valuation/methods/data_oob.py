@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ from sklearn.utils.validation import has_fit_parameter
 from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
 from privml.valuation.errors import ProblemError, SettingError, UtilityFailed
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.methods.base import Valuer, seed_of, seed_text, spec_digest, versions
 from privml.valuation.parallel import Workers
 from privml.valuation.problem import Floats, Ints, PlayerId, Problem, Task
 from privml.valuation.result import ValuationResult
-from privml.valuation.utilities.base import batches, plain, single
+from privml.valuation.utilities.base import batches, class_codes, plain, single
 
 Score: TypeAlias = Literal["match", "probability"]
 _CHUNK: Final = 8
@@ -113,9 +114,12 @@ class DataOOB(Valuer):
 
     Notes
     -----
-    Rows out of every bag's reach have NaN. Groups are drawn as a whole; the value of one is the
-    mean over its rows. Validation rows are not used and may be left out. Intervals are about more
-    bags on the same rows. Not a semivalue: values do not sum to anything.
+    Rows that are in every bag have NaN. Where no bag that left a row out held its class, no model
+    could predict it: its score is 0, which says nothing, and ``extras["label_in_no_bag"]`` names
+    it. Models are trained with the classes of their bag as 0, 1, ... and may know no others. Groups
+    are drawn as a whole; the value of one is the mean over its rows. Validation rows are not used
+    and may be left out. Intervals are about more bags on the same rows. Not a semivalue: values do
+    not sum to anything.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class DataOOB(Valuer):
             "gone": list(bags.gone),
         }  # fmt: skip
         job = _Job(problem, self._model(problem), bags, self.score, known)
-        sums = np.zeros((3, problem.players))
+        sums = np.zeros((4, problem.players))
         kept, trained = [], np.zeros(2, dtype=np.int64)
         parts = [(job, part.start, part.stop, self.keep) for part in batches(self.bags, _CHUNK)]
         with Workers(self.n_jobs, backend=self.backend) as workers:
@@ -245,15 +249,18 @@ class DataOOB(Valuer):
         )
 
     def _result(self, problem: Problem, sums: Floats, **others: Any) -> ValuationResult:  # noqa: ANN401
-        count, total, squares = sums
+        count, total, squares, seen = sums
+        unseen = [problem.ids[at] for at in np.flatnonzero((seen == 0) & (count > 0))]
         with np.errstate(invalid="ignore", divide="ignore"):
             values = total / count
             spread = np.maximum(squares - total * values, 0.0) / (count - 1)
             stderr = np.sqrt(np.where(count > 1, spread, np.nan) / count)
+        floor = rounding(math.sqrt(largest_size(squares)), largest_size(count))
         if self._counts_matches(problem):
             low, high = wilson(values, count, self.ci_level)
+            low, high = low - floor, high + floor
         else:
-            half = half_width(stderr, count - 1, self.ci_level)
+            half = half_width(stderr, count - 1, self.ci_level) + floor
             low, high = values - half, values + half
         return ValuationResult(
             ids=problem.ids,
@@ -262,6 +269,7 @@ class DataOOB(Valuer):
             ci_low=low,
             ci_high=high,
             ci_level=self.ci_level,
+            rounding=floor,
             counts=count.astype(np.int64),
             truncated_counts=np.zeros(len(count), dtype=np.int64),
             residual_reason="out-of-bag scores need not sum to anything",
@@ -272,6 +280,7 @@ class DataOOB(Valuer):
             group_mode=problem.group_mode,
             data_digest=problem.digest(),
             versions=versions(),
+            extras={"label_in_no_bag": unseen} if unseen else {},
             **others,
         )
 
@@ -303,7 +312,7 @@ def _chunk(part: tuple[_Job, int, int, bool]) -> tuple[Floats, NDArray[np.float3
     """Return sums over some bags, their outcomes if kept, and their cost; runs in a worker."""
     job, start, stop, keep = part
     problem = job.problem
-    sums, cost = np.zeros((3, problem.players)), np.zeros(2, dtype=np.int64)
+    sums, cost = np.zeros((4, problem.players)), np.zeros(2, dtype=np.int64)
     kept = np.full((stop - start if keep else 0, problem.n), np.nan, dtype=np.float32)
     rows = single("X", problem.X) if job.model.__class__ in _TREES.values() else problem.X
     for bag in range(start, stop):
@@ -317,6 +326,7 @@ def _chunk(part: tuple[_Job, int, int, bool]) -> tuple[Floats, NDArray[np.float3
             cost += 1, int((counts > 0).sum())
         if keep:
             kept[bag - start, out] = outcome
+        _note_labels(sums, problem, out)
         # kept outcomes have single precision; what is added is the same with and without them
         _add(sums, problem, out, outcome.astype(np.float32).astype(np.float64))
     return sums, kept, cost
@@ -332,8 +342,12 @@ def _outcomes(job: _Job, rows: NDArray[Any], counts: Ints, bag: int) -> Floats:
     model = clone(job.model)
     if "random_state" in model.get_params():
         model.set_params(random_state=job.bags.model_seed(bag))
-    if not regression and len(np.unique(target[inside])) == 1:
-        return np.asarray(target[out] == target[inside][0]).astype(np.float64)
+    left = np.unique(target[inside])
+    if not regression and len(left) == 1:
+        return np.asarray(target[out] == left[0]).astype(np.float64)
+    if not regression:  # some models take nothing but 0, 1, ...
+        target = np.searchsorted(left, target)
+        target[~np.isin(problem.codes, left)] = len(left)
     try:
         if has_fit_parameter(model, "sample_weight"):
             weight = counts[inside].astype(np.float64)
@@ -343,14 +357,23 @@ def _outcomes(job: _Job, rows: NDArray[Any], counts: Ints, bag: int) -> Floats:
         if regression:
             return np.asarray(-((problem.y[out] - model.predict(rows[out])) ** 2))
         if job.score == "match":
-            return np.asarray(model.predict(rows[out]) == target[out]).astype(np.float64)
-        shares = np.zeros((int(out.sum()), len(problem.classes)))
-        shares[:, model.classes_.astype(np.int64)] = model.predict_proba(rows[out])
+            found = class_codes(model.predict(rows[out]), rows=int(out.sum()), classes=len(left))
+            return np.asarray(found == target[out]).astype(np.float64)
+        shares = np.zeros((int(out.sum()), len(left) + 1))
+        shares[:, np.asarray(model.classes_, np.int64)] = model.predict_proba(rows[out])
         return np.asarray(shares[np.arange(len(shares)), target[out]])
     except (MemoryError, KeyboardInterrupt):
         raise
     except Exception as error:
         raise UtilityFailed(f"the model of bag {bag} raised: {error}") from error
+
+
+def _note_labels(sums: Floats, problem: Problem, out: NDArray[np.bool_]) -> None:
+    """Count the bags that leave a player out and hold the class of one of its rows."""
+    known = out.copy()
+    if problem.task == "classification":
+        known &= np.isin(problem.codes, problem.codes[~out])
+    sums[3, np.unique(problem.player_of[known])] += 1.0
 
 
 def _add(sums: Floats, problem: Problem, out: NDArray[np.bool_], outcome: Floats) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Self
 
 from privml.backbones.digests import Json
+from privml.valuation.errors import naming
 from privml.valuation.games import enumerate_utilities, table_values
+from privml.valuation.intervals import largest_size
 from privml.valuation.laws import SizeLaw
 from privml.valuation.methods.base import (
     Valuer,
@@ -71,7 +73,8 @@ class ExactValues(Valuer):
     ) -> Self:
         started = time.monotonic()
         law = (self.law or SizeLaw.shapley)(game.players)
-        table = enumerate_utilities(game)
+        with naming(ids):
+            table = enumerate_utilities(game)
         values = table_values(table, law)
         efficient = law.efficient
         self.result_ = exact_result(
@@ -79,6 +82,7 @@ class ExactValues(Valuer):
             values,
             ids=ids,
             counts=1 << (game.players - 1),
+            largest=largest_size(table),
             seconds=time.monotonic() - started,
             efficiency_residual=residual(values, table[-1], game.empty) if efficient else math.nan,
             residual_reason="" if efficient else f"{law.name} values need not sum to U(N)",

@@ -12,6 +12,7 @@ import numpy as np
 
 from privml.backbones.digests import Json
 from privml.valuation.errors import SettingError
+from privml.valuation.intervals import largest_size, rounding
 from privml.valuation.methods import knn_formulas as formulas
 from privml.valuation.methods.base import Valuer, residual, spec_digest, versions
 from privml.valuation.methods.knn_game import NeighbourGame
@@ -164,11 +165,19 @@ class KNNShapley(Valuer):
                 full += worth
         return values / m, full / m
 
+    def _largest(self, problem: Problem) -> float:
+        """Return a bound of the size of U of any coalition."""
+        size = 1.0
+        if problem.task == "regression":
+            size = (largest_size(problem.y) + largest_size(problem.y_val)) ** 2
+        return max(size, largest_size(self.rule.nothing(problem, problem.y_val)))
+
     def _result(
         self, problem: Problem, values: Floats, gain: float, *, keep: int, seconds: float
     ) -> ValuationResult:
         n, exact = len(values), keep == problem.n
         bound = 0.0 if exact else 1.0 / keep
+        floor = rounding(self._largest(problem), 2 * n + len(problem.X_val))
         mode = "sum" if problem.group_mode == "player" else "row"
         if mode == "sum" and self.group_mode == "player":
             mode = "player"
@@ -180,8 +189,9 @@ class KNNShapley(Valuer):
             ids=problem.ids,
             values=values,
             stderr=np.zeros(n),
-            ci_low=values - bound,
-            ci_high=values + bound,
+            ci_low=values - bound - floor,
+            ci_high=values + bound + floor,
+            rounding=floor,
             counts=np.full(n, len(problem.X_val), dtype=np.int64),
             truncated_counts=np.zeros(n, dtype=np.int64),
             evaluations=0,

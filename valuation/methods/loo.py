@@ -11,6 +11,8 @@ import numpy as np
 
 from privml.backbones.digests import Json
 from privml.valuation import engine
+from privml.valuation.errors import naming
+from privml.valuation.intervals import largest_size
 from privml.valuation.laws import SizeLaw
 from privml.valuation.methods.base import Valuer, checked_utility, exact_result, spec_digest
 from privml.valuation.parallel import Workers
@@ -82,7 +84,8 @@ class LeaveOneOut(Valuer):
         else:
             method = "LeaveOneOut"
             parts = [(source, part.start, part.stop) for part in batches(n + 1, _CHUNK)]
-            scores = np.concatenate(workers.map(score_without, parts))
+            with naming(ids):
+                scores = np.concatenate(workers.map(score_without, parts))
             full, without = float(scores[n]), scores[:n]
         law = SizeLaw.loo(n)
         all_rows = int(game.row_counts.sum())
@@ -91,6 +94,7 @@ class LeaveOneOut(Valuer):
             full - without,
             ids=ids,
             counts=1,
+            largest=largest_size(full, without),
             seconds=time.monotonic() - started,
             efficiency_residual=math.nan,
             residual_reason=f"{law.name} values need not sum to U(N) - U(empty)",

@@ -16,11 +16,12 @@ import numpy as np
 from privml.backbones.digests import Json
 from privml.rng import ScienceSeed
 from privml.valuation import engine
-from privml.valuation.errors import NotConverged, SettingError
+from privml.valuation.errors import NotConverged, SettingError, naming
 from privml.valuation.laws import SizeLaw
 from privml.valuation.methods.base import (
     Valuer,
     checked_utility,
+    path_of,
     require_level,
     require_whole,
     residual,
@@ -172,6 +173,7 @@ class Semivalue(Valuer):
             raise SettingError(
                 "sampler and stopping are objects such as Antithetic() and MaxUnits(9)"
             )
+        checkpoint = path_of("checkpoint", self.checkpoint)
         sampler.check(law)
         spec = spec_digest({"law": law.name, "sampler": sampler.spec(), **described})
         plan = engine.Plan(
@@ -182,15 +184,16 @@ class Semivalue(Valuer):
             spec_digest({"spec": spec, "data": data, "seed": seed_text(seed)}),
             self._needs_full(law, sampler),
         )
-        run = engine.run(
-            plan,
-            stopping,
-            workers=Workers(self.n_jobs, backend=self.backend),
-            round_units=rounds,
-            checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
-            every_s=self.checkpoint_every_s,
-            listener=self.listener,
-        )
+        with naming(ids):
+            run = engine.run(
+                plan,
+                stopping,
+                workers=Workers(self.n_jobs, backend=self.backend),
+                round_units=rounds,
+                checkpoint=checkpoint,
+                every_s=self.checkpoint_every_s,
+                listener=self.listener,
+            )
         if self.must_converge and run.status != "converged":
             raise NotConverged(f"the run ended by {run.reason}; allow more or ask for less")
         names = {"spec_digest": spec, "data_digest": data, "group_mode": group_mode}
@@ -214,6 +217,7 @@ class Semivalue(Valuer):
             ci_low=low,
             ci_high=high,
             ci_level=self.ci_level,
+            rounding=estimate.rounding(),
             counts=estimate.counts(),
             truncated_counts=estimate.truncated(),
             evaluations=run.evaluations,

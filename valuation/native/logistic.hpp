@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "models.hpp"
+#include "newton.hpp"
 #include "vec.hpp"
 
 namespace privml::valuation {
@@ -87,13 +88,14 @@ class LogisticWalk {
       const double decrement = dot(gradient_, step_, t_.dp);
       for (int64_t i = 0; i < count; ++i) dz_[i] = dot(row(i), step_, t_.dp);
       const bool last = decrement <= s_.tolerance * s_.tolerance * (1.0 + std::fabs(value));
+      const bool near = close(decrement, value, dz_, count);
       double length = 1.0;
       for (int32_t halving = 0;; ++halving, length *= 0.5) {
         for (int64_t i = 0; i < count; ++i) trial_[i] = z_[i] - length * dz_[i];
         for (int64_t i = 0; i < t_.dp; ++i) scaled_[i] = w_[i] - length * step_[i];
         if (last || halving == 40) break;
         const double found = penalty(scaled_) + s_.c * loss(trial_, count);
-        if (found <= value - 1e-4 * length * decrement + 1e-13 * std::fabs(value)) {
+        if (near || found <= value - 1e-4 * length * decrement + 1e-13 * std::fabs(value)) {
           value = found;
           break;
         }
@@ -211,7 +213,6 @@ class LogisticWalk {
       add_scaled(image_, weight_[i] * dot(row(i), way_, dp), row(i), dp);
   }
 
-  static constexpr int64_t kDirect = 64;         // columns up to which each Hessian is factorised
   static constexpr int32_t kMostTurns = 200;
   static constexpr int32_t kPatience = 10;       // turns after which a new factorisation repays
   static constexpr double kSolve = 1e-4;

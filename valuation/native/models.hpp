@@ -43,6 +43,19 @@ inline int64_t logistic_space(const Table& t, int64_t steps) {
   return t.d * t.dp + 8 * t.dp + 6 * (steps + 8);
 }
 
+// Whether a logistic walk runs in the span of its rows: many columns, and not far more rows.
+constexpr int64_t kDirect = 64;  // columns up to which each Hessian is factorised
+inline bool spanned(const Table& t, int64_t steps) { return t.d > kDirect && steps <= 4 * t.d; }
+
+// Coordinates of such a walk with the intercept, padded.
+inline int64_t span_width(const Table& t, int64_t steps) {
+  return ((steps < t.d - 1 ? steps : t.d - 1) + 1 + 7) / 8 * 8;
+}
+inline int64_t span_space(const Table& t, int64_t steps) {
+  const int64_t width = span_width(t, steps);
+  return (steps + width + 12) * width + 2 * t.dp + 9 * (steps + 8);
+}
+
 #define PRIVML_MODEL_KERNELS(isa)                                              \
   namespace isa {                                                              \
   void ridge_walk(const Table&, const Walk&, const Ridge&, double* work);      \

@@ -72,7 +72,10 @@ PRIVML_API int32_t privml_logistic_walk(int32_t isa, const Table* table, const W
                                         double tolerance, int32_t most_steps, int32_t* failed) {
   if (!privml::valuation::valid(*table) || !(c > 0)) return privml::valuation::kBadArgument;
   try {
-    std::vector<double> work(std::size_t(privml::valuation::logistic_space(*table, walk->steps)));
+    const bool span = privml::valuation::spanned(*table, walk->steps);
+    const int64_t space = span ? privml::valuation::span_space(*table, walk->steps)
+                               : privml::valuation::logistic_space(*table, walk->steps);
+    std::vector<double> work(static_cast<std::size_t>(space));
     const Logistic settings{c, tolerance, most_steps};
     *failed = privml::valuation::logistic_kernel(isa)(*table, *walk, settings, work.data());
   } catch (const std::bad_alloc&) {

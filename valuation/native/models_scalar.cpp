@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "logistic.hpp"
+#include "logistic_span.hpp"
 #include "ridge.hpp"
 
 namespace privml::valuation::scalar {
@@ -12,6 +13,7 @@ void ridge_walk(const Table& table, const Walk& walk, const Ridge& ridge, double
 
 int32_t logistic_walk(const Table& table, const Walk& walk, const Logistic& logistic,
                       double* work) {
+  if (spanned(table, walk.steps)) return SpanWalk(table, walk, logistic, work).run();
   return LogisticWalk(table, walk, logistic, work).run();
 }
 

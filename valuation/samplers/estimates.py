@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privml.valuation.errors import CorruptResult
-from privml.valuation.intervals import half_width
+from privml.valuation.intervals import half_width, largest_size, rounding
 from privml.valuation.problem import Floats, Ints
 
 Arrays = dict[str, NDArray[Any]]
 _TWO: Final = 2
-_NEVER_NEGATIVE: Final = frozenset({"squares", "cut"})
+_NEVER_NEGATIVE: Final = frozenset({"squares", "cut", "counts", "largest"})
+
+
+class Contribution(NamedTuple):
+    """What one unit of walks adds.
+
+    Attributes
+    ----------
+    means
+        (n,) mean weighted marginal of each player.
+    cut
+        (n,) int64 marginals cut to 0.
+    largest
+        Largest size of a score.
+    """
+
+    means: Floats
+    cut: Ints
+    largest: float
 
 
 class Estimate(ABC):
@@ -47,9 +65,14 @@ class Estimate(ABC):
     def arrays(self) -> Arrays:
         """Return the state."""
 
+    @abstractmethod
+    def rounding(self) -> float:
+        """Return a bound of the rounding error of the values."""
+
     def interval(self, level: float) -> tuple[Floats, Floats]:
-        """Return (n,) lower and upper ends of t-intervals."""
+        """Return (n,) lower and upper ends of t-intervals, widened by the rounding error."""
         middle, half = self.values(), half_width(self.stderr(), self.freedom(), level)
+        half += self.rounding()
         return middle - half, middle + half
 
     def restore(self, units: int, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -91,9 +114,10 @@ class WalkEstimate(Estimate):
         self._mean = np.zeros(players)
         self._squares = np.zeros(players)
         self._cut = np.zeros(players, dtype=np.int64)
+        self._largest = np.zeros(1)
 
-    def contribution(self, orders: Ints, scores: Floats) -> tuple[Floats, Ints]:
-        """Return (n,) one unit's mean marginal of each player, and its marginals cut to 0."""
+    def contribution(self, orders: Ints, scores: Floats) -> Contribution:
+        """Return what one unit adds, from its (w, L) walks and their (w, L+1) scores."""
         marginals = np.diff(scores, axis=1)
         cut = np.isnan(marginals)
         weighted = np.where(cut, 0.0, marginals) * self._weights
@@ -101,15 +125,16 @@ class WalkEstimate(Estimate):
         total = np.bincount(place, weights=weighted.ravel(), minlength=self._n)
         times = np.bincount(place, minlength=self._n)
         cuts = np.bincount(place[cut.ravel()], minlength=self._n)
-        return total / times, cuts
+        return Contribution(total / times, cuts, largest_size(scores))
 
-    def add(self, contribution: Floats, cut: Ints) -> None:
-        """Add one unit (Welford's update)."""
+    def add(self, means: Floats, cut: Ints, largest: float) -> None:
+        """Add the contribution of one unit (Welford's update)."""
         self.units += 1
-        gap = contribution - self._mean
+        gap = means - self._mean
         self._mean += gap / self.units
-        self._squares += gap * (contribution - self._mean)
+        self._squares += gap * (means - self._mean)
         self._cut += cut
+        self._largest[0] = max(self._largest[0], largest)
 
     def values(self) -> Floats:
         """Return the means."""
@@ -135,7 +160,15 @@ class WalkEstimate(Estimate):
 
     def arrays(self) -> Arrays:
         """Return the state."""
-        return {"mean": self._mean, "squares": self._squares, "cut": self._cut}
+        return {
+            "mean": self._mean, "squares": self._squares, "cut": self._cut,
+            "largest": self._largest,
+        }  # fmt: skip
+
+    def rounding(self) -> float:
+        """Return the bound for the largest score and factor; a unit has at most n terms."""
+        size = float(self._largest[0]) * largest_size(self._weights)
+        return rounding(size, 2 * self._n + self.units)
 
 
 class SplitEstimate(Estimate):
@@ -146,24 +179,27 @@ class SplitEstimate(Estimate):
 
     def __init__(self, players: int, empty: float) -> None:
         self._n, self._empty = players, empty
-        self._sums = np.zeros((2, 3, players))  # without, with; count, sum, sum of squares
+        # without, with
+        self._counts, self._means, self._squares = np.zeros((3, 2, players))
+        self._largest = np.full(1, abs(empty))
 
     def add(self, members: Ints, score: float) -> None:
-        """Add one draw."""
+        """Add one draw (Welford's update)."""
         self.units += 1
         inside = np.zeros(self._n, dtype=bool)
         inside[members] = True
         value = score - self._empty
         for side, chosen in enumerate((~inside, inside)):
-            self._sums[side, 0, chosen] += 1.0
-            self._sums[side, 1, chosen] += value
-            self._sums[side, 2, chosen] += value * value
+            self._counts[side, chosen] += 1.0
+            gap = value - self._means[side, chosen]
+            self._means[side, chosen] += gap / self._counts[side, chosen]
+            self._squares[side, chosen] += gap * (value - self._means[side, chosen])
+        self._largest[0] = max(self._largest[0], abs(score))
 
     def values(self) -> Floats:
         """Return the differences of means."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = self._sums[:, 1] / self._sums[:, 0]
-        return np.asarray(means[1] - means[0])
+        known = (self._counts > 0).all(axis=0)
+        return np.where(known, self._means[1] - self._means[0], np.nan)
 
     def stderr(self) -> Floats:
         """Return the standard errors of the differences."""
@@ -173,13 +209,13 @@ class SplitEstimate(Estimate):
         """Return the degrees of freedom after Welch and Satterthwaite."""
         each = self._variances()
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = each.sum(axis=0) ** 2 / (each**2 / (self._sums[:, 0] - 1)).sum(axis=0)
-        least: Floats = np.maximum(self._sums[:, 0].min(axis=0) - 1, 0)
+            found = each.sum(axis=0) ** 2 / (each**2 / (self._counts - 1)).sum(axis=0)
+        least: Floats = np.maximum(self._counts.min(axis=0) - 1, 0)
         return np.where(np.isnan(found), least, found)
 
     def counts(self) -> Ints:
         """Return the draws on the rarer side."""
-        return np.asarray(self._sums[:, 0].min(axis=0)).astype(np.int64)
+        return np.asarray(self._counts.min(axis=0)).astype(np.int64)
 
     def truncated(self) -> Ints:
         """Return zeros: draws are never cut."""
@@ -187,11 +223,17 @@ class SplitEstimate(Estimate):
 
     def arrays(self) -> Arrays:
         """Return the state."""
-        return {"sums": self._sums}
+        return {
+            "counts": self._counts, "means": self._means, "squares": self._squares,
+            "largest": self._largest,
+        }  # fmt: skip
+
+    def rounding(self) -> float:
+        """Return the bound for two means of the draws."""
+        return 2 * rounding(float(self._largest[0]), self._n + self.units)
 
     def _variances(self) -> Floats:
         """Return (2, n) squared standard errors of both means; NaN below two draws."""
-        count, total, squares = self._sums[:, 0], self._sums[:, 1], self._sums[:, 2]
         with np.errstate(invalid="ignore", divide="ignore"):
-            spread = np.maximum(squares - total**2 / count, 0.0) / (count - 1) / count
-        return np.where(count < _TWO, np.nan, spread)
+            spread = self._squares / (self._counts - 1) / self._counts
+        return np.where(self._counts < _TWO, np.nan, spread)

@@ -67,7 +67,7 @@ class Arms:
         if features is None:
             table = _by_player(problem, problem.X)
         else:
-            table = np.asarray(features, dtype=np.float64)
+            table = np.ascontiguousarray(features, dtype=np.float64)
             if table.ndim != _MATRIX or len(table) not in {problem.n, problem.players}:
                 raise SettingError(
                     f"features have shape {table.shape}; give one line for each of "

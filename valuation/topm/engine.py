@@ -10,6 +10,7 @@ for what the rule and the pull rule want to see next.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -21,8 +22,7 @@ from privml.valuation.checks import is_whole
 from privml.valuation.errors import CorruptResult, RunMismatch, SettingError
 from privml.valuation.topm.arms import Arms
 from privml.valuation.topm.beliefs import Beliefs, Ties
-from privml.valuation.topm.evidence import Hyperparameters
-from privml.valuation.topm.journal import Snapshot, read_fits, read_lines
+from privml.valuation.topm.journal import Line, Snapshot, read_fits, read_lines
 from privml.valuation.topm.learner import Learner
 from privml.valuation.topm.pulls import arms_to_pull
 from privml.valuation.topm.rules import Choice, Chooser
@@ -30,12 +30,13 @@ from privml.valuation.topm.settings import Settings, switch_after
 from privml.valuation.topm.state import State, state_of
 from privml.valuation.topm.sums import Floats, Ints
 from privml.valuation.topm.target import Kind, Request, Target
+from privml.valuation.topm.view import EngineView
 
 _Unit = tuple[Kind, tuple[int, ...]]
 _LARGEST = 1e150  # as for the scores of games
 
 
-class Engine:
+class Engine(EngineView):
     """Finds the m arms of largest (or smallest) value.
 
     Parameters
@@ -61,7 +62,7 @@ class Engine:
         if not 1 <= settings.m < target.arms:
             raise SettingError(f"m={settings.m} must be in 1..{target.arms - 1}, below the arms")
         self.target, self.settings, self.seed = target, settings, seed
-        self._learner = Learner(arms, target, settings, seed=seed)
+        self._learner: Learner = Learner(arms, target, settings, seed=seed)
         self._chooser = Chooser(settings.rule_used(), settings.m, settings.scan)
         self._width = settings.width_used()
         self._switch = switch_after(settings.switch, target.arms)
@@ -71,6 +72,7 @@ class Engine:
         self._queue: list[_Unit] = []
         self._issued = self._sweeps = self._asked_evaluations = 0
         self._choice: tuple[int, Choice] | None = None
+        self._adopted_sweeps: int | None = None
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -137,12 +139,17 @@ class Engine:
     def _sweep(self, q: int) -> list[Request]:
         """Return up to ``q`` requests of sweeps, none after the switch."""
         requests: list[Request] = []
-        while len(requests) < q and (self._queue or self._asked_evaluations < self._switch):
+        while len(requests) < q and self._sweeping:
             if not self._queue:
                 self._queue = self.target.warm_units()
                 self._sweeps += 1
             requests.append(self._issue(*self._queue.pop(0)))
         return requests
+
+    @property
+    def _sweeping(self) -> bool:
+        begun = bool(self._queue) or self._asked_evaluations < self._switch
+        return begun and not self._learner.live
 
     def _issue(self, kind: Kind, arms: tuple[int, ...]) -> Request:
         request = self.target.request(self.seed, self._issued, kind, arms)
@@ -260,7 +267,7 @@ class Engine:
         """Kind of the unit that comes next; ``PAIR`` stands for any focused pull."""
         if self._again:
             return self._again[0].kind
-        if self._queue or self._asked_evaluations < self._switch:
+        if self._sweeping:
             return (self._queue or self.target.warm_units())[0][0]
         return Kind.PAIR
 
@@ -270,60 +277,44 @@ class Engine:
         together = 2 if self.settings.pull == "both" and self.next_kind is Kind.PAIR else 1
         return together * self.target.cost(self.next_kind)
 
-    def moments(self) -> tuple[Floats, Floats]:
-        """Return (n,) posterior means and standard deviations, for the sign of the run."""
-        posterior = self._learner.now().settled()
-        return posterior.mean, np.sqrt(posterior.variance)
+    # ------------------------------------------------------------------ units of another run
 
     @property
-    def live(self) -> bool:
-        """Whether gap-focused pulls have begun."""
-        return self._learner.live
+    def lines(self) -> list[Line]:
+        """Applied units in order: kind, arms and scores."""
+        return list(self._learner.journal.lines)
 
     @property
-    def ready(self) -> bool:
-        """Whether there is an answer: hyperparameters were given, or every arm was observed."""
-        return self._learner.hyper is not None
+    def sweep_units(self) -> int:
+        """Applied units that were sweeps, not chosen by what was seen before."""
+        if self._adopted_sweeps is not None:
+            return self._adopted_sweeps
+        done = spent = 0
+        while spent < self._switch and done < self.applied:
+            for unit in self.target.warm_units():
+                spent += self.target.request(self.seed, done, *unit).evaluations
+                done += 1
+        return min(done, self.applied)
 
-    @property
-    def drift(self) -> float:
-        """Largest change that a rebuild of the posterior has found, relative to its scale."""
-        return self._learner.drift
+    def adopt(self, units: Sequence[_Unit], scores: Sequence[Floats], *, sweeps: int) -> None:
+        """Apply the units of an earlier run to a new engine, focused pulls after ``sweeps`` units.
 
-    @property
-    def back_end(self) -> str:
-        """Posterior back end in use."""
-        return self._learner.model.back_end
-
-    @property
-    def kernel(self) -> str:
-        """Kernel in use; ``function`` for a user's."""
-        kernel = self._learner.model.kernels[self._learner.model.chosen]
-        return kernel if isinstance(kernel, str) else "function"
-
-    @property
-    def hyperparameters(self) -> Hyperparameters | None:
-        """Hyperparameters in use, None before the first fit."""
-        return self._learner.hyper
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Observations of single arms and of pairs."""
-        sums = self._learner.sums
-        return sums.pulls, int(sums.pair_count.sum())
-
-    @property
-    def pulls_of_arms(self) -> Ints:
-        """(n,) int64: observations that involve each arm, pairs included."""
-        sums = self._learner.sums
-        count = sums.count.copy()
-        for side in sums.pair_arms.T:
-            np.add.at(count, side, sums.pair_count.astype(np.int64))
-        return count
-
-    def units_by_kind(self) -> dict[Kind, int]:
-        """Return how many units of each kind were applied."""
-        return self._learner.journal.kinds()
+        Raises
+        ------
+        RunMismatch
+            This engine has begun.
+        SettingError
+            There are focused pulls, but not every arm was observed before.
+        """
+        if self._issued:
+            raise RunMismatch("units are taken over by a new engine only")
+        for at, (unit, values) in enumerate(zip(units, scores, strict=True)):
+            if at == sweeps:
+                self._learner.go_live()
+            request = self._issue(*unit)
+            del self._pending[request.unit]
+            self._learner.apply(request, values)
+        self._adopted_sweeps = sweeps
 
     # ------------------------------------------------------------------ resume
 
@@ -331,7 +322,7 @@ class Engine:
         """Return 64 hex digits of settings, target and seed."""
         spec: Json = {
             "settings": self.settings.as_json(),
-            "target": [self.target.law.name, self.target.warm, self.target.arms],
+            "target": self.target.described(),
             "seed": f"{self.seed.value:032x}",
         }
         return hashlib.sha256(b"privml top-m 1\0" + canonical_json(spec)).hexdigest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,24 +12,26 @@ from numpy.typing import ArrayLike
 from privml.backbones.digests import Json
 from privml.backbones.run_state import arrays_digest
 from privml.rng import ScienceSeed
-from privml.valuation.errors import SettingError
+from privml.valuation.errors import SettingError, naming
 from privml.valuation.laws import SizeLaw
 from privml.valuation.methods.base import (
     Valuer,
     checked_utility,
+    path_of,
     require_level,
     require_whole,
     seed_of,
 )
 from privml.valuation.parallel import Workers
 from privml.valuation.problem import Problem
+from privml.valuation.result import ValuationResult
 from privml.valuation.stopping import MaxEvaluations, Progress, Stopping
 from privml.valuation.topm.arms import Arms
 from privml.valuation.topm.engine import Engine
 from privml.valuation.topm.run import Plan, Run
 from privml.valuation.topm.settings import Settings, from_preset
 from privml.valuation.topm.target import Target
-from privml.valuation.utilities.base import Utility
+from privml.valuation.utilities.base import Game, Utility
 from privml.valuation.utilities.ridge import RidgeUtility
 
 _EXPLICIT = (
@@ -175,23 +178,46 @@ class TopM(Valuer):
         UtilityFailed
             The model or metric failed.
         """
+        require_whole("batch", self.batch)
+        target = Target.of(self.size_law(problem.players), warm=self.settings().warm)
+        run = self._run(problem, lambda: self.engine_for(problem, target))
+        with naming(problem.ids):
+            status, reason = run.until_done()
+        self.engine_ = run.engine
+        self.result_ = run.result(problem, status=status, reason=reason, level=self.ci_level)
+        return self
+
+    def engine_for(self, problem: Problem, target: Target) -> Engine:
+        """Return a new engine for a target on the players of a problem."""
         settings = self.settings()
         require_level(self.ci_level)
-        require_whole("batch", self.batch)
-        target = Target.of(_law(self.law, self.cap, problem.players), warm=settings.warm)
-        alone = settings.back_end(problem.players) == "independent"
-        arms = None if alone else Arms.of(problem, self.features)
         seed = seed_of(self.random_state).child("top-m")
-        utility = RidgeUtility() if self.utility is None else checked_utility(self.utility)
+        return Engine(self._arms(problem), target, settings, seed=seed)
 
-        def begin() -> Engine:
-            return Engine(arms, target, settings, seed=seed)
+    def size_law(self, players: int) -> SizeLaw:
+        """Return the size law of the target for a number of players."""
+        return _law(self.law, self.cap, players)
 
+    def utility_used(self) -> Utility:
+        """Return the utility, the default one if none was given."""
+        return RidgeUtility() if self.utility is None else checked_utility(self.utility)
+
+    def result_from(
+        self, engine: Engine, problem: Problem, game: Game, *, described: str
+    ) -> ValuationResult:
+        """Return the result of an engine that took its units over; the cost is the game's tally."""
+        run = self._run(problem, lambda: engine, game)
+        run.rows_trained = game.tally.rows_trained
+        done = run.result(problem, status="budget", reason=described, level=self.ci_level)
+        return replace(done, evaluations=game.tally.evaluations, seconds=0.0)
+
+    def _run(self, problem: Problem, begin: Callable[[], Engine], game: Game | None = None) -> Run:
+        utility, arms = self.utility_used(), self._arms(problem)
         plan = Plan(
             stopping=_stopping(self.budget, self.stopping, problem.players),
             batch=self.batch,
             workers=Workers(self.n_jobs, backend=self.backend),
-            checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
+            checkpoint=path_of("checkpoint", self.checkpoint),
             every_s=self.checkpoint_every,
             spec={
                 "utility": utility.spec(),
@@ -199,11 +225,11 @@ class TopM(Valuer):
                 "features": _features_digest(arms),
             },
         )
-        run = Run(begin, utility.open(problem), plan)
-        status, reason = run.until_done()
-        self.engine_ = run.engine
-        self.result_ = run.result(problem, status=status, reason=reason, level=self.ci_level)
-        return self
+        return Run(begin, utility.open(problem) if game is None else game, plan)
+
+    def _arms(self, problem: Problem) -> Arms | None:
+        alone = self.settings().back_end(problem.players) == "independent"
+        return None if alone else Arms.of(problem, self.features)
 
     def settings(self) -> Settings:
         """Return the settings: the preset's, with what was given in their place."""

@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
+from privml.backbones.digests import Json
 from privml.rng import Generator, ScienceSeed
 from privml.valuation.errors import SettingError
 from privml.valuation.laws import SizeLaw
@@ -133,6 +134,10 @@ class Target:
     @cached_property
     def _pair_law(self) -> SizeLaw:
         return self.law.pair_law()
+
+    def described(self) -> Json:
+        """Return what a digest needs."""
+        return [self.law.name, self.warm, self.arms]
 
     def warm_units(self) -> list[tuple[Kind, tuple[int, ...]]]:
         """Return the units of one sweep, which observes every arm at least once."""

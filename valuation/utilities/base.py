@@ -24,6 +24,7 @@ from privml.backbones.digests import Json
 from privml.errors import PrivmlError
 from privml.valuation.errors import ProblemError, SettingError, UtilityFailed
 from privml.valuation.problem import Floats, Ints, Problem
+from privml.valuation.utilities.culprit import culprit
 
 Coalitions: TypeAlias = Sequence[Ints]
 _MATRIX = 2
@@ -230,19 +231,26 @@ class Game(ABC):
             if found.dtype.kind == "c":
                 raise TypeError("a score is one real number")
             scores = found.astype(np.float64)
+        except UtilityFailed as error:
+            if error.coalition:
+                raise
+            raise error.of(culprit(coalitions, self._score, self._walks)) from (
+                error.__cause__ or error
+            )
         except (PrivmlError, MemoryError):
             raise
         except Exception as error:
-            first = coalitions[0].tolist() if len(coalitions) == 1 else []
             raise UtilityFailed(
-                f"{type(self).__name__} raised {type(error).__name__}: {error}", coalition=first
+                f"{type(self).__name__} raised {type(error).__name__}: {error}",
+                coalition=culprit(coalitions, self._score, self._walks),
             ) from error
         fits = np.abs(scores) <= _LARGEST
         if not fits.all():
-            at = int(np.argwhere(~fits)[0][0])
+            at, *place = np.argwhere(~fits)[0].tolist()
+            members = coalitions[at][: place[0] + 1] if place else coalitions[at]
             raise UtilityFailed(
                 f"{type(self).__name__} gave a score that is not finite or beyond {_LARGEST:g}",
-                coalition=coalitions[at].tolist(),
+                coalition=members.tolist(),
             )
         return scores
 

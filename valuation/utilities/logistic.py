@@ -18,6 +18,7 @@ from privml.valuation.utilities.sequences import Marks, SequenceGame, score_in_p
 _BINARY = 2
 _SLACK = 1e-13
 _HALVINGS = 40
+_NEAR, _MOVED = 1e-10, 0.1
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class LogisticUtility(Utility):
         As for :class:`privml.valuation.utilities.ridge.RidgeUtility`; classification only.
     """
 
-    kind: ClassVar[str] = "logistic/1"
+    kind: ClassVar[str] = "logistic/2"
     C: float = 1.0
     tol: float = 1e-8
     max_iter: int = 100
@@ -86,8 +87,7 @@ class LogisticGame(SequenceGame):
             if failed:
                 raise UtilityFailed(
                     f"{failed} logistic models did not converge in {self._most} steps; scale the "
-                    "features, raise max_iter or lower C",
-                    coalition=np.unique(self.problem.player_of[rows]).tolist(),
+                    "features, raise max_iter or lower C"
                 )
             each.append(decisions)
         if self._two:
@@ -139,10 +139,11 @@ def _newton(
         decrement = float(gradient @ step)
         if decrement <= tol * tol * (1.0 + abs(value)):
             return w - step, True
+        near = decrement <= _NEAR * (1.0 + abs(value)) and np.abs(x @ step).max() <= _MOVED
         length = 1.0
         for _ in range(_HALVINGS):
             found = objective(w - length * step)
-            if found <= value - 1e-4 * length * decrement + _SLACK * abs(value):
+            if near or found <= value - 1e-4 * length * decrement + _SLACK * abs(value):
                 break
             length *= 0.5
         w, value = w - length * step, found
