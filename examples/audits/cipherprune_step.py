@@ -12,7 +12,7 @@ from privml.protocols.cipherprune.attention import stacked
 from privml.protocols.cipherprune.prune import Rows, decide, move
 from privml.protocols.cipherprune.spec import PruneSpec
 from privml.protocols.mpc import functions as fn
-from privml.protocols.mpc.engine import Engine, Known, Val
+from privml.protocols.mpc.engine import Engine, Known, Planner, Val
 from privml.protocols.mpc.primitive import Words
 from privml.rng import ScienceSeed
 from privml.testing.programs import Run, clear, function, three_ways
@@ -85,10 +85,11 @@ def step(spec: PruneSpec, sizes: Sizes) -> Run:
 
     limit = 1.1 * HEADS * sizes.tokens
     inputs = [Val(shape, fn.F, 1.0, words) for words in (x, ctx)]
-    run = three_ways(
-        function(body, *inputs, Val((sizes.tokens,), fn.F, limit, scores)),
-        {"thresholds": Known(None, raw)}, prefixes=spec.reveal != "schedule",
-    )  # fmt: skip
+    whole = function(body, *inputs, Val((sizes.tokens,), fn.F, limit, scores))
+    planner = Planner()
+    whole(planner, {"thresholds": Known()}, "plan")
+    dealt = None if spec.reveal == "schedule" else planner.steps
+    run = three_ways(whole, {"thresholds": Known(None, raw)}, dealt=dealt)
     problems = run.problems()
     if not _as_it_must_be(spec, clear(run.executed), np.hstack([x, ctx]), classes):
         problems.append("other rows than those of high score came out, or in another order")

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from privml._cli.rows import read_rows
 from privml._cli.tables import facts
 from privml.errors import ParameterError
 from privml.storage import fs
+from privml.storage.files import read_file
 from privml.storage.publish import atomic_write
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from privml.protocols.cipherprune.learning import Options as Learning
 
 CHECKPOINT, TUNED, MODEL = "checkpoint", "fine-tuned", "model"
+ORIGIN = "made-from.json"  # in the folder of the fine-tuned model
+_MAX_ORIGIN = 1 << 20
 THRESHOLDS, REPORT = "thresholds.json", "report.json"
 
 
@@ -54,14 +57,20 @@ def run(out: Output, asked: Options) -> None:
     out.progress(f"loading {asked.model}", 0.0)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: no spinning on busy cores
     from privml.backbones.saving import save_encoder
-    from privml.protocols.cipherprune.learning import learn_thresholds
+    from privml.protocols.cipherprune.learning import learn_thresholds, tokenise
 
     model = _classifier(asked)
     classes = model.config.labels
     data = read_rows(asked.data, classes, asked.header)
     held = None if asked.held is None else read_rows(asked.held, classes, asked.header)
+    rows = tokenise(model, data)
+    if not (rows.lengths > asked.shortest).any():  # else said after hours of fine-tuning
+        raise UsageError(
+            f"no text of {asked.data} has more than {asked.shortest} tokens, so there is nothing "
+            "to prune; lower --shortest, or give longer texts"
+        )
     with _noted(out):
-        model = _tuned(out, asked, model, data)
+        model = _tuned(out, asked, model, data, rows.digest())
         learned = learn_thresholds(
             model, data, validation=held, options=_learning(asked),
             checkpoint_dir=asked.out / CHECKPOINT, progress=out.progress,
@@ -109,7 +118,10 @@ def _classifier(asked: Options) -> Encoder:
     model = load_encoder(asked.model)
     if asked.labels:
         if model.config.labels:
-            raise UsageError(f"{asked.model} has the labels {', '.join(model.config.labels)}")
+            raise UsageError(
+                f"{asked.model} has the labels {', '.join(model.config.labels)} already; leave "
+                "--labels out"
+            )
         with suppress(ParameterError):  # a model without a pooler gets a fresh one
             model = load_encoder(asked.model, pooling="pooler")
         return with_classifier(model, asked.labels, seed=asked.seed)
@@ -121,26 +133,47 @@ def _classifier(asked: Options) -> Encoder:
     return model
 
 
-def _tuned(out: Output, asked: Options, model: Encoder, data: TaskData) -> Encoder:
-    """Fine-tune a fresh classifier, or load what an interrupted run has fine-tuned."""
+def _tuned(out: Output, asked: Options, model: Encoder, data: TaskData, rows: str) -> Encoder:
+    """Fine-tune a fresh classifier, or load what an interrupted run has fine-tuned.
+
+    Raises
+    ------
+    UsageError
+        What is there was made from another model, other rows, labels or options.
+    """
+    from privml.backbones.digests import canonical_json
     from privml.backbones.loader import load_encoder
     from privml.backbones.saving import save_encoder
     from privml.protocols.cipherprune.learning import fine_tune
     from privml.protocols.cipherprune.learning.finetune import FINE_TUNING
+    from privml.protocols.cipherprune.thresholds import model_digest
 
     if not asked.labels:
         return model
     folder = asked.out / TUNED
-    if asked.resume and fs.exists(folder / "config.json"):
-        return load_encoder(folder)
+    origin = folder / ORIGIN
     recipe = FINE_TUNING
     if asked.first_epochs is not None:
         recipe = replace(recipe, epochs=asked.first_epochs)
+    made = canonical_json({
+        "model": model_digest(model), "labels": list(asked.labels), "rows": rows,
+        "recipe": asdict(recipe), "seed": asked.seed,
+    })  # fmt: skip
+    if asked.resume and fs.exists(origin):
+        if read_file(origin, limit=_MAX_ORIGIN) != made:
+            raise UsageError(
+                f"{folder} was fine-tuned from another model, other rows, labels or options, so "
+                "--resume cannot go on with it; choose another directory, or repeat the first call"
+            )
+        return load_encoder(folder)
     tuned = fine_tune(
         model, data, recipe=recipe, seed=asked.seed, progress=out.progress,
         checkpoint_dir=asked.out / CHECKPOINT / TUNED,
     )  # fmt: skip
+    if fs.exists(origin):
+        fs.unlink(origin)
     save_encoder(tuned, folder, replace=True)
+    atomic_write(origin, made, replace=True)
     return load_encoder(folder)
 
 

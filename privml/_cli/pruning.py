@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REPORT = "report.json"
 #: Share of its tokens that a layer keeps when nothing was learned.
 KEEP = 0.75
+#: A schedule that nobody learned leaves texts of at most so many tokens whole, labels among them.
+SHORTEST = 16
 #: Who says what is kept where every run keeps the same.
 SCHEDULE = "the schedule"
 _MAX_REPORT = 16 << 20
@@ -57,7 +59,17 @@ class Options:
         """
         if not self.wanted:
             return None
-        learned = None if self.thresholds is None else Thresholds.load(self.thresholds)
+        if self.reveal == "schedule" and not self.schedule:
+            raise UsageError(
+                "--reveal schedule needs --schedule, the tokens kept after each layer but the "
+                "last, like --schedule 96,72,54,40,30"
+            )
+        if self.schedule and self.reveal not in (None, "schedule"):
+            raise UsageError(
+                f"a --schedule opens nothing, so it does not go with --reveal {self.reveal}; leave "
+                "one of the two out"
+            )
+        learned = None if self.thresholds is None else thresholds_of(self.thresholds)
         grid = tuple(kept for kept, _ in _pairs("--grid", self.grid)) if self.grid else GRID
         return PruneSpec(
             learned, reveal=self.reveal or ("schedule" if self.schedule else "bucket"), grid=grid,
@@ -78,13 +90,34 @@ def with_thresholds(spec: Spec, path: Path | None) -> Spec:
     if need and path is None:
         raise UsageError(
             "the plan prunes tokens, so this side needs the model's --thresholds FILE, which "
-            "learn_thresholds or calibrate_thresholds make"
+            "`privml learn-thresholds` or `privml calibrate-thresholds` makes"
         )
     if path is None or spec.prune is None:
         if path is not None:
             raise UsageError("the plan prunes no tokens; leave --thresholds out, or plan --prune")
         return spec
-    return replace(spec, prune=replace(spec.prune, thresholds=Thresholds.load(path)))
+    return replace(spec, prune=replace(spec.prune, thresholds=thresholds_of(path)))
+
+
+def thresholds_of(path: Path) -> Thresholds:
+    """Load thresholds by ``NAME``, one of its two files, or the folder of a verb that made them.
+
+    Raises
+    ------
+    UsageError
+        Nothing is there.
+    """
+    path = _named(path)
+    if not (path.is_file() or path.with_name(f"{path.name}.json").is_file()):
+        raise UsageError(
+            f"there are no thresholds at {path}; name what `privml learn-thresholds` or `privml "
+            "calibrate-thresholds` wrote, as in DIR/thresholds"
+        )
+    return Thresholds.load(path)
+
+
+def _named(path: Path) -> Path:
+    return path / "thresholds" if path.is_dir() else path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +133,16 @@ class Local:
 
         Without a file, a classifier gets calibrated thresholds. The labels of an embedding model
         are short texts that such thresholds would cut to pieces, so it gets a schedule, which
-        leaves texts alone that are shorter than what is kept.
+        never keeps fewer than 16 tokens and so leaves shorter texts whole.
         """
         if self.thresholds is not None:
-            learned = Thresholds.load(self.thresholds)
+            learned = thresholds_of(self.thresholds)
             learned.require(encoder)
             reveal = self.reveal or "bucket"
             return PruneSpec(learned, reveal=reveal, reference=learned.reference)
         if (self.reveal or ("bucket" if encoder.config.labels else "schedule")) == "schedule":
-            schedule = even_schedule(length, encoder.config.layers, keep=self.keep)
+            layers, least = encoder.config.layers, min(SHORTEST, length)
+            schedule = even_schedule(length, layers, keep=self.keep, least=least)
             return PruneSpec(reveal="schedule", schedule=schedule, reduce=False)
         from privml.protocols.cipherprune import calibrate_thresholds
 
@@ -116,12 +150,15 @@ class Local:
         return PruneSpec(learned, reveal=self.reveal or "bucket")
 
 
-def even_schedule(length: int, layers: int, *, keep: float) -> Pairs:
-    """Return a schedule in which each layer keeps a share of its tokens, all of them exact."""
+def even_schedule(length: int, layers: int, *, keep: float, least: int = 1) -> Pairs:
+    """Return a schedule in which each layer keeps a share of its tokens, all of them exact.
+
+    No layer keeps fewer than ``least``.
+    """
     pairs, left = [], float(length)
     for _ in range(layers - 1):
         left *= keep
-        kept = max(1, round(left))
+        kept = max(least, round(left))
         pairs.append((kept, kept))
     return tuple(pairs)
 
@@ -247,7 +284,7 @@ class _Report(msgspec.Struct):
 
 def _reported(thresholds: Path | None) -> Pairs:
     """Return the mean tokens per layer of the report beside the thresholds, rounded up."""
-    path = None if thresholds is None else thresholds.with_name(REPORT)
+    path = None if thresholds is None else _named(thresholds).with_name(REPORT)
     if path is None or not path.is_file():
         return ()
     try:

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from privml.protocols.mpc.arithmetic.matmul import Linear
 from privml.protocols.mpc.arithmetic.mul import Mul
 from privml.protocols.mpc.arithmetic.truncate import Truncate, shifted, wrap_share
-from privml.protocols.mpc.boolean.compare import Compare
+from privml.protocols.mpc.boolean.compare import Compare, Signs
 from privml.protocols.mpc.boolean.logic import Select, unpack
 from privml.protocols.mpc.correlations.supply import PoolSupply
 from privml.protocols.mpc.fields import Array, Field, Shares, clear_values
@@ -159,6 +159,15 @@ class WrongChunk(Compare):
     def run(self, ctx: Context, corr: Shares, x: Array) -> Words:
         """Compare wrongly."""
         return super().run(ctx, {**corr, "w": np.roll(corr["w"], 1, axis=0)}, x)
+
+
+class TooShort(Compare):
+    """Looks at one chunk less than its values need."""
+
+    @property
+    def signs(self) -> Signs:
+        """Compare modulo too small a number."""
+        return replace(super().signs, bits=self.bits - 4)
 
 
 class StrictCompare(Compare):

@@ -10,7 +10,7 @@ import numpy as np
 from privml.protocols.mpc.arithmetic.affine import Affine
 from privml.protocols.mpc.arithmetic.moments import Moments
 from privml.protocols.mpc.arithmetic.mul import ScaleRows
-from privml.protocols.mpc.fields import Array, Shares
+from privml.protocols.mpc.fields import Array, Field, Shares
 from privml.protocols.mpc.nonlinear.maximum import Maximum
 from privml.protocols.mpc.nonlinear.rows import RowPower
 from privml.protocols.mpc.primitive import Context, Words
@@ -73,6 +73,43 @@ class NoCrossTerm(Moments):
     def run(self, ctx: Context, corr: Shares, x: Words) -> tuple[Words, Words]:
         """Compute wrong squares."""
         return super().run(ctx, {**corr, "ua": np.zeros_like(corr["ua"])}, x)
+
+
+class NoMeanWrap(Moments):
+    """Leaves out the correction for the wrap of the mean's opening."""
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        """Deal zeros for the top bit of the mask and its products."""
+        made = super().derive(free)
+        return {**made, **{k: np.zeros_like(made[k]) for k in ("m", "mu", "ma")}}
+
+
+class StrictInterval(RowPower):
+    """Changes the interval above a threshold instead of at it."""
+
+    def run(self, ctx: Context, corr: Shares, v: Words) -> Words:
+        """Compare with the next integers."""
+        moved = tuple(t + 1 for t in self.thresholds)
+        return RowPower.run(replace(self, thresholds=moved), ctx, corr, v)
+
+
+class ShortMaximum(Maximum):
+    """Looks at one chunk less than its values need."""
+
+    def fields(self) -> tuple[Field, ...]:
+        """Deal for the lower chunks."""
+        return Maximum.fields(self._shorter())
+
+    def derive(self, free: Shares) -> Mapping[str, Array]:
+        """Deal for the lower chunks."""
+        return Maximum.derive(self._shorter(), free)
+
+    def run(self, ctx: Context, corr: Shares, x: Words) -> Words:
+        """Compare modulo too small a number."""
+        return Maximum.run(self._shorter(), ctx, corr, x)
+
+    def _shorter(self) -> Maximum:
+        return Maximum(self.n, self.start, self.bits - 4)
 
 
 class OneGroupMask(Maximum):

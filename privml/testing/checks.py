@@ -157,6 +157,8 @@ def hard_cases(name: str) -> list[Case]:
     table: Mapping[str, list[Case]] = {
         "truncate": [Case(Truncate(n, f), (x,)) for f in (1, 12, 16, 28, 44, 60)],
         "compare": [Case(Compare(v.shape, (-7, 0, 1 << 40)), (v,)) for v in (x, near)],
+        "compare16": [_short(16, (0, 9)), _short(16, (-(1 << 14), 1 << 14))],
+        "compare32": [_short(32, (0, 9)), _short(28, (-1, 0, 1 << 26))],
         "select": [Case(Select(n), (planes, x), frozenset({0}))],
         "maximum": [Case(Maximum(q.shape[1], start), (q,)) for q, start in quadruples(seed)],
         "row_power": [Case(PAIRS["row_power"].of(n)[0].prim, (v,)) for n, v in powers(seed)],
@@ -170,6 +172,18 @@ def hard_cases(name: str) -> list[Case]:
     return table[name] if name in table else [*PAIRS[name].of(130)]
 
 
+def _short(bits: int, thresholds: tuple[int, ...]) -> Case:
+    """Values at both ends of what ``bits`` bits can compare, at each threshold, and between."""
+    half = 1 << (bits - 1)
+    low, high = max(thresholds) - half, min(thresholds) + half
+    ends = [low, low + 1, high - 1, 0, 1, -1, half // 2, -half // 2]
+    near = [t + d for t in thresholds for d in (-1, 0, 1)]
+    even = np.linspace(low, high - 1, 300)
+    values = np.concatenate([np.array(ends + near, np.int64), np.rint(even).astype(np.int64)])
+    words = np.clip(values, low, high - 1).view(np.uint64).astype(np.uint32)
+    return Case(Compare(words.shape, thresholds, bits), (words,))
+
+
 def quadruples(seed: ScienceSeed) -> list[tuple[Array, int]]:
     """Return groups of four, many of them with equal or nearly equal values, and units to try."""
     out, random = [], seed.generator()
@@ -177,7 +191,9 @@ def quadruples(seed: ScienceSeed) -> list[tuple[Array, int]]:
         near = random.integers(-4, 5, (4, 256), np.int64) << np.int64(max(start - 1, 0))
         wide = random.integers(-(1 << 21), 1 << 21, (4, 256), np.int64) << np.int64(start)
         rest = random.integers(0, 1 << start, (4, 256), np.int64)
-        both = np.concatenate([near, near + rest, wide + rest], axis=1)
+        last = np.int64((1 << 22) - 1 << start)  # differences of 2^23 - 2 units
+        ends = last * np.array([[1, -1, 1, 0], [-1, -1, 1, 1], [0, 0, 0, -1], [1, 1, -1, 1]])
+        both = np.concatenate([near, near + rest, wide + rest, ends], axis=1)
         out.append((both.view(np.uint64), start))
     return out
 

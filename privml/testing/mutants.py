@@ -15,7 +15,7 @@ import numpy as np
 from privml.protocols.mpc.fields import Array, Seeds
 from privml.protocols.mpc.primitive import Context, Primitive
 from privml.rng import Csprng
-from privml.testing import broken, broken_prune, broken_rows
+from privml.testing import broken, broken_masks, broken_prune, broken_rows
 from privml.testing.cases import fresh_seeds, retyped
 from privml.testing.checks import Build
 from privml.testing.simulate import fixed_seeds
@@ -127,6 +127,36 @@ MUTANTS: tuple[Mutant, ...] = (
             swapped(broken_rows.LastWins)),
     _mutant("unmasked_affine", "an affine map opens its input", "view:affine",
             swapped(broken_rows.UnmaskedAffine)),
+    _mutant("affine_mask_reused", "one mask hides both openings of an affine map", "view:affine",
+            swapped(broken_masks.OneAffineMask)),
+    _mutant("no_mean_wrap", "the mean leaves out the correction for the wrap", "oracle:moments",
+            swapped(broken_rows.NoMeanWrap)),
+    _mutant("strict_interval", "an interval begins above its threshold", "oracle:row_power",
+            swapped(broken_rows.StrictInterval)),
+    _mutant("interval_bits_one_mask", "the bits of all intervals have one mask", "view:row_power",
+            swapped(broken_masks.OneIntervalBit)),
+    _mutant("interval_trees_one_mask", "thresholds of a power share node masks", "view:row_power32",
+            swapped(broken_masks.OneIntervalTree)),
+    _mutant("opening_mask_again", "cubics have the mask of the value's opening", "view:row_power",
+            swapped(broken_masks.CubicUnderOpening)),
+    _mutant("pair_bits_one_mask", "the six comparisons of a group have one mask", "view:maximum",
+            swapped(broken_masks.OnePairBit)),
+    _mutant("pair_trees_one_mask", "the six comparisons of a group share node masks",
+            "view:maximum", swapped(broken_masks.OnePairTree)),
+    _mutant("short_maximum", "a maximum looks at too few bits", "oracle:maximum",
+            swapped(broken_rows.ShortMaximum)),
+    _mutant("digit_trees_one_mask", "wrap and clip of exp share node masks", "view:exp",
+            swapped(broken_masks.OneDigitTree)),
+    _mutant("exp_bits_one_mask", "exp opens two bits under one mask", "view:exp",
+            swapped(broken_masks.OneExpBit)),
+    _mutant("gelu_bits_one_mask", "GELU opens three bits under one mask", "view:gelu24",
+            swapped(broken_masks.OneGeluBit)),
+    _mutant("low_gelu_bits_one_mask", "the low GELU opens two bits under one mask",
+            "view:gelu_low24", swapped(broken_masks.OneLowGeluBit)),
+    _mutant("short_trees_one_mask", "thresholds of a short comparison share node masks",
+            "view:compare16", swapped(broken_masks.OneShortTree)),
+    _mutant("too_short", "a short comparison looks at too few bits", "oracle:compare16",
+            swapped(broken.TooShort)),
     _mutant("short_range", "masks are drawn below 2^63", "view:truncate",
             drawing(broken.ShortRange)),
     _mutant("modulo_bias", "masks are drawn modulo a number that is no power of two", "view:mul",

@@ -176,7 +176,7 @@ Prologue = Callable[[Context], None]
 def three_ways(
     body: Body, params: Params | None = None, *, keys: Keys | None = None,
     supply: SupplyKind = PoolSupply, prologue: Prologue | None = None, opens: bool = False,
-    prefixes: bool = False,
+    dealt: Sequence[Step] | None = None,
 ) -> Run:  # fmt: skip
     """Plan, simulate and execute a body under the same masks.
 
@@ -192,14 +192,16 @@ def three_ways(
         Called with each party's context before the body.
     opens
         Whether the body itself opens its result to rank 1, instead of ending with shares.
-    prefixes
-        Whether sizes depend on what the body opens; it is then planned once more for its cost.
+    dealt
+        Steps that correlations are dealt for, at their largest sizes, if sizes depend on the inputs
+        and on what the body opens; the body's own steps if absent.
     """
     operands, keys = params or {}, keys or Keys.fresh()
     blank = {name: Known() for name in operands}
     planner = Planner()
     body(planner, blank, "plan")
-    index = places(planner.steps) if prefixes else None
+    steps = tuple(planner.steps if dealt is None else dealt)
+    index = None if dealt is None else places(steps)
     simulator = Simulator(keys.seeds, index=index)
     simulated = body(simulator, operands, "simulate")
     ends = wires()
@@ -209,7 +211,8 @@ def three_ways(
         tap = Tap(ends[rank])
         if prologue is not None:
             prologue(tap)
-        source = make_supply(rank, planner.steps, keys, operands, kind=supply, prefixes=prefixes)
+        prefixes = index is not None
+        source = make_supply(rank, steps, keys, operands, kind=supply, prefixes=prefixes)
         source.prepare(memory_bytes=1 << 20)
         engine = Executor(tap, source, index=index)
         found[rank] = engine.found
@@ -218,8 +221,7 @@ def three_ways(
 
     (first, view0), (second, view1) = in_two_threads(job)
     words = clear(second) if opens else clear(first) + clear(second)
-    steps = tuple(planner.steps)
-    if prefixes:
+    if index is not None:
         internal(found[0] == found[1] == simulator.found, "all three found the same sizes")
         planner = Planner(found[0])
         body(planner, blank, "plan")
@@ -284,9 +286,9 @@ class TinyModel:
         prologue: Prologue | None = None,
     ) -> Run:  # fmt: skip
         """Plan, simulate and execute one batch."""
+        dealt = None if self.plan.index is None else self.plan.steps
         return three_ways(self.body(batch), self.known, keys=keys, supply=supply,
-                          prologue=prologue, opens=True,
-                          prefixes=self.plan.index is not None)  # fmt: skip
+                          prologue=prologue, opens=True, dealt=dealt)  # fmt: skip
 
 
 def measured_bounds(

@@ -145,7 +145,7 @@ def _masked(e: Engine, scores: Val, mask: Val | None, s: Shape, limit: float) ->
         if words is not None and mask.words is not None:
             missing = mask.words - np.uint64(1 if e.rank == 0 else 0)
             words = words + missing * amount
-    if s.causal:
+    if s.causal and s.queries > 1:  # row 0 alone sees all keys, whatever order they stand in
         bound += drop
         if words is not None and e.rank == 0:
             words = words - amount * _later(s.queries, s.keys)

@@ -39,7 +39,7 @@ from privml.protocols.mpc.boolean.compare import packed
 from privml.protocols.mpc.boolean.digits import Digits
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.fields import Array, Field, Shares, bits, derived, mask
-from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both, peak
 
 #: Below this (in natural units) the result is exactly zero.
 CLIP: Final = -8
@@ -150,6 +150,11 @@ class ExpLow(Primitive):
         out += factor * corr["be"]
         out += other * corr["wbe"]
         return out
+
+    def reach(self, x: Words) -> float:
+        """Return the magnitude as a share of :data:`RANGE`; 1 or more if x is not below 0."""
+        share = peak(x) / (RANGE * 2.0 ** (16 + self.shift))
+        return share if not x.size or x.view(np.int64).max() < 0 else max(share, 1.0)
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return exp at scale 30 with the mask's rounding."""

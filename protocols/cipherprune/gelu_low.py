@@ -25,7 +25,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from privml import _native
-from privml.protocols.mpc.boolean.compare import Signs, at_least, packed, shift
+from privml.protocols.mpc.boolean.compare import Signs, at_least, farthest, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
 from privml.protocols.mpc.fields import bits as planes
@@ -129,6 +129,10 @@ class GeluLow(Primitive):
             above = _chosen(z_h[cut], [None, r[cut]], h[:, cut], rank)
             out[cut] = _combined(flat[cut], middle, above)
         return out.reshape(self.shape)
+
+    def reach(self, x: Words) -> float:
+        """Return the largest difference from a cut, as a share of what ``bits`` hold."""
+        return farthest(x, self.thresholds) / 2.0 ** (self.bits - 1)
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return the clear two-piece GELU at scale 32."""

@@ -19,7 +19,7 @@ import numpy as np
 from privml.errors import ParameterError, ProtocolError, internal
 from privml.protocols.mpc.fields import LazyValues, Seeds, Shares
 from privml.protocols.mpc.lanes import Lane, run_lanes
-from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words
+from privml.protocols.mpc.primitive import Context, Cost, Primitive, Words, peak
 
 #: Values that are truncated or compared must stay this many bits below 2^62 in the plan.
 HEADROOM_BITS = 2
@@ -337,6 +337,9 @@ class Simulator(Engine):
     ----------
     index
         Item number of each planned place, for programs whose sizes depend on opened numbers.
+    head
+        Largest share that was used of each range in which the program is right: of the ring's by
+        what is truncated or compared, and of the shorter ranges of primitives by their name.
     """
 
     seeds: Seeds
@@ -353,10 +356,11 @@ class Simulator(Engine):
     def need(self, x: Val, what: str, *, proved: bool = False) -> None:
         """Record the largest share of the range that a value used."""
         super().need(x, what, proved=proved)
-        if x.words is not None and x.words.size:
-            signed = x.words.view(np.int64)
-            peak = float(max(abs(int(signed.min())), abs(int(signed.max()))))
-            self.head[what] = max(self.head.get(what, 0.0), peak / 2.0**RANGE_BITS)
+        if x.words is not None:
+            self._used(what, peak(x.words) / 2.0**RANGE_BITS)
+
+    def _used(self, what: str, share: float) -> None:
+        self.head[what] = max(self.head.get(what, 0.0), share)
 
     def call(self, prim: Primitive, inputs: tuple[Val, ...], known: Known | None) -> Output | None:
         """Evaluate the primitive's integer oracle."""
@@ -364,7 +368,9 @@ class Simulator(Engine):
         masks = LazyValues(prim.fields(), prim.derive, item, self.seeds)
         self._item += 1
         extra = () if known is None else (known.weight, known.bias)
-        out: Output = prim.simulate(masks, *(x.words for x in inputs), *extra)
+        words = [x.words for x in inputs]
+        self._used(f"range of {prim.name}", prim.reach(*words))
+        out: Output = prim.simulate(masks, *words, *extra)
         return out
 
 

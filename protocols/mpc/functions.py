@@ -290,6 +290,7 @@ def affine_rows(e: Engine, x: Val, known: Known, *, name: str, bound: float) -> 
     """``x * gamma + beta`` column by column with the server's vectors, scale 16 out; 2 flights."""
     rows, d = x.shape
     e.need(x, f"unit rows of {name}")
+    e.need(Val(x.shape, F + WEIGHT_SCALE, bound), f"affine map of {name}")
     words = e.apply(Affine(rows, d, x.scale - F, WEIGHT_SCALE, name), x, known=known)
     return e.result(words, x.shape, scale=F, bound=bound)
 
@@ -300,7 +301,7 @@ def tanh(e: Engine, x: Val) -> Val:
     Meant for pooled rows: it costs no approximation of its own.
     """
     n = prod(x.shape)
-    bits = compared_bits(x.bound * 2.0 ** (x.scale + HEADROOM_BITS))
+    bits = compared_bits(x.bound * 2.0 ** (x.scale + HEADROOM_BITS) + 1)  # the end counts as inside
     e.need(x, "comparison")
     planes = e.apply(Compare((n,), (0,), bits), e.reshape(x, n))
     sign = Val((1,), 0, 1.0, None if planes is None else planes[0])

@@ -22,6 +22,7 @@ from privml.backbones.config import EncoderConfig
 from privml.backbones.program import encoder_ops, multiply_adds, parameter_shapes
 from privml.errors import MalformedMessage, ParameterError, PrivmlError
 from privml.fixedpoint import FailureBudget
+from privml.handshake import PROTOCOL_VERSION
 from privml.params import check, outside
 from privml.protocols.cipherprune.leakage import Opened
 from privml.protocols.mpc.arithmetic.affine import Affine
@@ -176,14 +177,17 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the plan and every constant of its steps, 64 hex digits.
+        """SHA-256 over the plan, all constants and correlations of its steps, 64 hex digits.
 
-        The name of the model's directory is left out: a copy elsewhere has the same plan.
+        The name of the model's directory is left out: a copy elsewhere has the same plan. The
+        version of the protocol is in, so that a pool serves the version that it was dealt for only.
         """
         nameless = replace(self, config=replace(self.config, name="any"))
         h = hashlib.sha256(nameless.to_json())
+        h.update(f"\nprotocol version {PROTOCOL_VERSION}\n".encode())
         for step in self.steps:
-            h.update(repr(step.primitive).encode() + b"\n" + step.primitive.constants())
+            prim = step.primitive
+            h.update(f"{prim!r}\n{prim.fields()!r}\n".encode() + prim.constants())
         return h.hexdigest()
 
     @property

@@ -188,6 +188,14 @@ class Primitive(ABC):
         """Return public numbers that the repr only names; the plan's digest covers both."""
         return b""
 
+    def reach(self, *inputs: Any) -> float:
+        """Return the share of the range in which one call is right that clear inputs use.
+
+        From 1 on the result may be wrong: what was calibrated does not hold for this input. 0 for a
+        primitive that is right for all words, or whose caller keeps an eye on its range.
+        """
+        return 0.0
+
     def failure(self) -> float:
         """Return the failure probability of one call under the range rule; exact by default."""
         return 0.0
@@ -224,6 +232,12 @@ def _at_most(small: Any, large: Any) -> bool:
     if isinstance(large, tuple):
         return len(small) == len(large) and small[:1] <= large[:1] and small[1:] == large[1:]
     return bool(small <= large)
+
+
+def peak(x: Array) -> float:
+    """Largest magnitude of ring words, read as signed numbers."""
+    signed = x.view(f"i{x.itemsize}")
+    return float(max(abs(int(signed.min())), abs(int(signed.max())))) if x.size else 0.0
 
 
 def both(nbytes: int, flights: int = 1) -> Cost:

@@ -99,6 +99,46 @@ def test_a_stopped_run_goes_on_if_asked(
     assert not (folder / "checkpoint").exists()
 
 
+def test_resume_never_takes_a_model_that_was_tuned_on_something_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, bare: Path, data: Path
+) -> None:
+    asked = ("--data", data, "--model", bare, "--out", tmp_path / "out", *SHORT)
+    code, _, err = call(capsys, *asked, "--labels", "neg,pos")
+    assert code == 0, err
+    code, out, err = call(capsys, *asked, "--labels", "pos,neg", "--resume", "--force")
+    assert (code, out) == (2, "")
+    assert "was fine-tuned from another model, other rows, labels or options" in err
+    code, _, err = call(capsys, *asked, "--labels", "neg,pos", "--resume", "--force")
+    assert code == 0, err
+    (tmp_path / "out" / "fine-tuned" / "made-from.json").unlink()  # unknown: tuned again
+    code, _, err = call(capsys, *asked, "--labels", "pos,neg", "--resume", "--force")
+    assert code == 0, err
+    assert load_encoder(tmp_path / "out" / "model").config.labels == ("pos", "neg")
+
+
+def test_short_texts_are_refused_before_a_classifier_is_trained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, bare: Path, data: Path
+) -> None:
+    code, _, err = call(
+        capsys, "--data", data, "--model", bare, "--labels", "neg,pos", "--out", tmp_path / "out",
+        *SHORT[:-1], 100,
+    )  # fmt: skip
+    assert code == 2
+    assert "more than 100 tokens, so there is nothing to prune; lower --shortest" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_classifier_takes_no_labels(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path
+) -> None:
+    has = write_checkpoint(tmp_path / "has", layers=2, classes=("neg", "pos"))
+    code, _, err = call(
+        capsys, "--data", data, "--model", has, "--labels", "neg,pos", "--out", tmp_path / "out"
+    )
+    assert code == 2
+    assert "already; leave --labels out" in err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from privml._cli import output, prune_act
 from privml._cli.main import run
-from privml._cli.pruning import even_schedule
+from privml._cli.pruning import Local, even_schedule
 from privml.backbones.loader import load_encoder
 from privml.protocols.cipherprune import Thresholds
 from privml.testing.checkpoints import write_checkpoint
@@ -132,17 +132,17 @@ WRONG = [
     (("--schedule", "8,12"), 3, "schedule[1]"),
     (("--schedule", "12,x"), 2, "--schedule '12,x' is no list"),
     (("--schedule", "0,0"), 2, "is no list"),
-    (("--schedule", "12,8", "--reveal", "count"), 3, "a schedule belongs to reveal='schedule'"),
+    (("--schedule", "12,8", "--reveal", "count"), 2, "does not go with --reveal count"),
     (("--schedule", "12,8", "--expect", "3,2"), 2, "leave --expect out"),
     (("--schedule", "12/6,8/4", "--no-reduce"), 3, "without reduction"),
-    (("--reveal", "schedule"), 3, "reveal='schedule' needs schedule="),
+    (("--reveal", "schedule"), 2, "--reveal schedule needs --schedule"),
     (("--reveal", "all"), 2, "all"),
     (("--grid", "8,4"), 3, "increasing token counts"),
     (("--grid", ",".join(str(k) for k in range(1, 70))), 3, "entries of grid"),
     (("--expect", "9,5,3,2"), 2, "gives tokens for 4 layers"),
     (("--expect", "999999,1"), 2, "is no list"),
     (("--reveal", "count", "--rows", "2"), 3, "one sentence a run"),
-    (("--prune", "nowhere"), 3, "nowhere.json"),
+    (("--prune", "nowhere"), 2, "no thresholds at nowhere; name what `privml learn-thresholds`"),
 ]
 
 
@@ -266,13 +266,30 @@ def test_infer_without_thresholds_trains_nothing(
     said = words(out)
     assert code == 0, err
     assert "reveal=schedule" in said
-    assert "opened 24 tokens, after the layers 12 (mean of 3 runs)" in said
+    assert "opened 24 tokens, after the layers 16 (mean of 3 runs)" in said
     assert "with the unpruned model in the clear" in said
 
 
 def test_an_even_schedule() -> None:
     assert even_schedule(96, 6, keep=0.75) == tuple((k, k) for k in (72, 54, 40, 30, 23))
     assert even_schedule(2, 4, keep=0.01) == ((1, 1),) * 3
+    assert even_schedule(32, 4, keep=0.5, least=16) == ((16, 16),) * 3
+
+
+def test_without_training_short_texts_and_labels_stay_whole(tiny: str, tmp_path: Path) -> None:
+    plain = load_encoder(write_checkpoint(tmp_path / "plain", layers=LAYERS))
+    assert Local(keep=0.1).spec(plain, 8).schedule == ((8, 8), (8, 8))
+    assert Local(keep=0.5).spec(plain, 48).schedule == ((24, 24), (16, 16))
+
+
+def test_thresholds_are_found_by_their_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny: str, secret: Path
+) -> None:
+    Thresholds.load(secret).save(tmp_path / "thresholds")
+    options = ("--model", tiny, "--n", 24, "--prune")
+    wanted = planned(capsys, *options, secret)["digest"]
+    for path in (tmp_path, tmp_path / "thresholds", tmp_path / "thresholds.safetensors"):
+        assert planned(capsys, *options, path)["digest"] == wanted
 
 
 def test_the_act_compares_answers_time_and_bytes() -> None:

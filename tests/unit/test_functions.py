@@ -287,3 +287,10 @@ def test_an_empty_interval_is_refused(low: float, high: float) -> None:
 def test_scales_never_mix() -> None:
     with pytest.raises(ParameterError, match="scales"):
         Planner().add(Val((1,), 16, 1.0), Val((1,), 12, 1.0))
+
+
+def test_tanh_at_four_times_its_bound() -> None:
+    """The end of the range is a power of two, where a sign needs one bit more."""
+    x = np.array([[2.0, -2.0, 1.9999, 0.5, 0.0]])
+    y = run(fn.tanh, val(x, 16, 0.5))
+    assert np.abs(y - np.tanh(x)).max() <= 2.5e-4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 from privml.backbones.loader import random_encoder
 from privml.errors import Corrupt, ParameterError
 from privml.protocols import mpc
+from privml.protocols.cipherprune.gelu_low import GeluLow
 from privml.protocols.mpc import functions as fn
 from privml.protocols.mpc.correlations.supply import PoolSupply
-from privml.protocols.mpc.engine import Known, Simulator, Val
+from privml.protocols.mpc.engine import Known, Planner, Simulator, Val
 from privml.protocols.mpc.program import _mask
 from privml.protocols.mpc.quantise import decode, encode
 from privml.testing.simulate import fixed_seeds
@@ -87,3 +90,82 @@ def test_a_damaged_correction_ends_the_run(tmp_path: Path, where: float) -> None
         with pytest.raises(Corrupt, match="damaged"):
             supply.prepare(memory_bytes=1 << 30)
         supply.close()
+
+
+def test_gains_that_leave_the_ring_are_refused_at_plan_time() -> None:
+    x = Val((4, D), fn.F, BOUND)
+    for bound, fits in ((2.0**29, True), (2.0**30, False), (2.0**40, False)):
+        norm = partial(fn.layernorm, Planner(), x, Known(), name="w", eps=1e-12, bound=bound)
+        if fits:
+            norm()
+        else:
+            with pytest.raises(ParameterError, match="affine map of w"):
+                norm()
+
+
+def gelu(e: Simulator, x: Val) -> Val:
+    return fn.gelu(e, x, "ring4")
+
+
+def low_gelu(e: Simulator, x: Val) -> Val:
+    words = e.apply(GeluLow(x.shape, fn.gelu_bits(x)), x)
+    return e.result(words, x.shape, scale=32, bound=x.bound)
+
+
+@pytest.mark.parametrize(
+    ("f", "name", "scale", "bound", "value"),
+    [(gelu, "gelu", 12, 300.0, 2050.0), (gelu, "gelu", 12, 600.0, -33_000.0),
+     (low_gelu, "gelu_low", 12, 300.0, 2050.0), (fn.tanh, "compare", 16, 4.0, 520.0),
+     (fn.row_max, "maximum", 32, 16.0, 70.0), (fn.exp_nonpositive, "exp", 32, 1e5, -6e5),
+     (fn.exp_nonpositive, "exp", 32, 1e5, 1.0)],
+)  # fmt: skip
+def test_the_simulation_shows_what_leaves_a_short_range(
+    f: Callable[[Simulator, Val], Val], name: str, scale: int, bound: float, value: float
+) -> None:
+    """A comparison of few bits is wrong far below the ring's limit; the table must tell."""
+    for factor, over in ((0.2, False), (1.0, True)):
+        engine = Simulator(fixed_seeds(4))
+        ends = np.array([[-abs(value) if name == "exp" and value < 0 else value, -value]]) * factor
+        if name == "exp":
+            ends = np.array([[value * factor if over else -1.0, -1.0]])
+        f(engine, Val(ends.shape, scale, bound, encode(ends, scale)))
+        assert (engine.head[f"range of {name}"] >= 1) is over
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 17])
+@pytest.mark.parametrize("limit", [0.01, 8.0, 1000.0, 7000.0])
+def test_softmax_at_both_ends_of_its_range(n: int, limit: float, rng: np.random.Generator) -> None:
+    x = rng.choice([-3.99, 3.99], (40, n)) * limit
+    x[:5] = 3.99 * limit
+    x[5:10] = -3.99 * limit
+    x[10:15] = rng.normal(0, 2, (5, n)).clip(-limit, limit)
+    engine = Simulator(fixed_seeds(5))
+    words = encode(x, 32)
+    y = fn.softmax(engine, Val(x.shape, 32, limit, words))
+    assert y.words is not None
+    assert max(engine.head.values()) < 1
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    assert np.abs(decode(y.words, fn.F) - e / e.sum(axis=1, keepdims=True)).max() < 5e-4
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 7, 96, 383])
+def test_layernorm_of_hostile_rows(d: int, rng: np.random.Generator) -> None:
+    """Constant rows, one outlier, a large mean, and usual rows beside them."""
+    x = rng.normal(0, 1, (12, d))
+    x[0], x[1], x[2, 0], x[3] = 0.0, 4000.0, 8000.0, x[3] + 1000.0
+    x = np.rint(x * 2.0**16) / 2.0**16
+    bound, variance = 8000.0, max(1.0, float(x.var(axis=1).max()))
+    known = Known(encode(np.ones(d), 14), encode(np.zeros(d), 30))
+    engine = Simulator(fixed_seeds(6))
+    y = fn.layernorm(engine, Val(x.shape, fn.F, bound, encode(x, fn.F)), known,
+                     name="w", eps=1e-12, bound=30.0, variance=variance)  # fmt: skip
+    assert y.words is not None
+    assert max(engine.head.values()) < 1
+    got, deviation = decode(y.words, fn.F), x.std(axis=1, keepdims=True)
+    assert np.abs(got[:2]).max() < 1.0
+    mean = np.abs(x.mean(axis=1, keepdims=True))
+    unit = (x - x.mean(axis=1, keepdims=True)) / np.maximum(deviation, 2.0**-10)
+    allowed = (2.0**-12.5 + deviation * 2.0**-18) * np.abs(unit) + 2.0**-14
+    allowed += (2.0**-15 + mean * d / 2.0**31) / np.maximum(deviation, 2.0**-10)
+    rows = (deviation > 2.0**-4)[:, 0]
+    assert (np.abs(got - unit) <= allowed)[rows].all()

@@ -11,6 +11,9 @@ from privml.backbones.loader import load_encoder
 from privml.errors import UntrustedArtifact
 from privml.protocols import mpc
 from privml.protocols.cipherprune import PruneSpec, Thresholds
+from privml.protocols.mpc import plan as plan_module
+from privml.protocols.mpc.fields import derived
+from privml.protocols.mpc.nonlinear.exp import Exp
 from privml.protocols.mpc.runtime import checked_public
 from privml.testing.checkpoints import write_checkpoint
 
@@ -51,3 +54,30 @@ def test_other_weights_shapes_and_labels_are_other_models(
             other.weights(plan)
         with pytest.raises(UntrustedArtifact, match="not the one the plan names"):
             checked_public(other.public_bytes, plan)
+
+
+def test_a_pool_serves_the_version_that_it_was_dealt_for_only(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan file of another version is the same file; what is dealt for it is not."""
+    model = mpc.PrivateModel(load_encoder(folders[0]))
+    now, data = model.plan(n=4).digest, model.plan(n=4).to_json()
+    monkeypatch.setattr(plan_module, "PROTOCOL_VERSION", plan_module.PROTOCOL_VERSION - 1)
+    before = mpc.Plan.from_json(data)
+    assert before.digest != now
+    mpc.deal(before, runs=1, server=tmp_path / "s.pool", client=tmp_path / "c.pool")
+    monkeypatch.undo()
+    for name in ("s.pool", "c.pool"):
+        with pytest.raises(UntrustedArtifact, match="another version of this program"):
+            mpc.Pool.open(tmp_path / name, plan_digest=mpc.Plan.from_json(data).digest,
+                          used=mpc.UsedLog(tmp_path / "used"))  # fmt: skip
+
+
+def test_a_plan_names_the_layout_of_its_correlations(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants of a primitive may stay what they were while its correlations change."""
+    plan = mpc.PrivateModel(load_encoder(folders[0])).plan(n=4)
+    before, real = plan.digest, Exp.fields
+    monkeypatch.setattr(Exp, "fields", lambda self: (*real(self), derived("more", self.shape)))
+    assert mpc.Plan.from_json(plan.to_json()).digest != before

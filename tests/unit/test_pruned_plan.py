@@ -6,17 +6,21 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import rfc8785
 
+from privml.backbones.config import EncoderConfig
 from privml.errors import (
     MalformedMessage,
     UntrustedArtifact,
 )
 from privml.protocols import mpc
 from privml.protocols.cipherprune.spec import PruneSpec
-from privml.testing.pruned import ENCODER, pruned_model
+from privml.protocols.mpc.engine import places
+from privml.protocols.mpc.inputs import fit
+from privml.testing.pruned import DECODER, ENCODER, MEAN, pruned_model, sentence
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +88,38 @@ def test_a_pool_of_another_plan_is_refused(
     with pytest.raises(UntrustedArtifact):
         mpc.Pool.open(tmp_path / "s.pool", plan_digest=plan.digest,
                       used=mpc.UsedLog(tmp_path / "used"))  # fmt: skip
+
+
+@pytest.mark.parametrize("reduce", [True, False])
+@pytest.mark.parametrize("mode", ["count", "bucket"])
+@pytest.mark.parametrize("config", [ENCODER, MEAN, DECODER], ids=lambda c: c.name)
+def test_what_is_dealt_serves_every_length_and_every_count(
+    config: EncoderConfig, mode: Literal["count", "bucket"], reduce: bool
+) -> None:
+    """Also texts that are too short to be pruned, whose rows never leave the order of the text."""
+    shortest = 3
+    prune = PruneSpec(reveal=mode, reduce=reduce, shortest=shortest, grid=(1, 2, 3, 4, 6))
+    plan = pruned_model(config, prune, length=6).plan
+    index = plan.index
+    assert index is not None
+    for length in range(1, 7):
+        full = [(length, length)] * 2
+        scripts = [full] if length <= shortest else [
+            full, *([(a, (a + 1) // 2), (b, b)] for a in range(1, length + 1) for b in {1, a})
+        ]  # fmt: skip
+        for script in scripts:
+            walked = plan._walk(length, script)
+            for place, item in places(walked).items():
+                dealt, used = plan.steps[index[place]].primitive, walked[item].primitive
+                assert dealt.covers(used), f"{place} with {length} rows, {script}: {used}"
+
+
+@pytest.mark.parametrize("mode", ["count", "bucket"])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4])
+def test_a_short_text_of_a_decoder_runs_on_what_was_dealt_for_long_ones(
+    mode: Literal["count", "bucket"], tokens: int
+) -> None:
+    prune = PruneSpec(reveal=mode, shortest=3, grid=(1, 2, 3, 4, 6, 8))
+    model = pruned_model(DECODER, prune)
+    run = model.run(fit(model.plan, sentence(tokens, 1)))
+    assert run.problems() == []

@@ -154,6 +154,10 @@ class Compare(Primitive):
         (c,) = ctx.open(x.astype(self.dtype, copy=False) + corr["r"])
         return self.signs.run(ctx, corr, shift(c.reshape(-1), self.thresholds))
 
+    def reach(self, x: Array) -> float:
+        """Return the largest difference from a threshold, as a share of what ``bits`` hold."""
+        return farthest(x, self.thresholds) / 2.0 ** (self.bits - 1)
+
     def simulate(self, masks: Shares, x: Array) -> Words:
         """Return packed clear bits ``(thresholds, words)``."""
         moved = shift(x.reshape(-1).astype(self.dtype, copy=False), self.thresholds)
@@ -165,6 +169,15 @@ def at_least(x: Words, thresholds: Sequence[int], bits: int) -> Words:
     moved = shift(x.reshape(-1), thresholds).reshape(len(thresholds), *x.shape)
     out: Words = ONE - ((moved >> np.uint64(bits - 1)) & ONE)
     return out
+
+
+def farthest(x: Array, thresholds: Sequence[int]) -> float:
+    """Largest difference of clear signed words from a public threshold."""
+    if not x.size:
+        return 0.0
+    signed = x.view(f"i{x.itemsize}")
+    ends = int(signed.min()), int(signed.max())
+    return float(max(abs(end - t) for end in ends for t in thresholds))
 
 
 def shift(c: Array, thresholds: Sequence[int]) -> Array:

@@ -146,7 +146,8 @@ class Pool:
         if plan_digest is not None and not hmac.compare_digest(mine, plan_digest):
             raise UntrustedArtifact(
                 f"the pool {self._file.path} was dealt for plan {mine[:12]}, this run has plan "
-                f"{plan_digest[:12]}; deal a pool for this plan"
+                f"{plan_digest[:12]}; deal a pool for this plan (another version of this program "
+                "deals other pools for one plan file)"
             )
         old = self._slot
         logged = self._used.bind(self._key, opened_before=old.sequence > 0)

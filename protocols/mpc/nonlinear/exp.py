@@ -45,7 +45,7 @@ from privml.protocols.mpc.nonlinear.tables import (
     exp_rise,
     public,
 )
-from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.primitive import ONE, Context, Cost, Primitive, Words, both, peak
 
 #: Below this (in natural units) the result is exactly zero.
 CLIP = 15.5
@@ -147,6 +147,11 @@ class Exp(Primitive):
         out: Words = both_open * (z_b * corr["e"] + s_b * corr["be"])
         out += (diff * s_w) * (z_b * corr["we"] + s_b * corr["wbe"])
         return out
+
+    def reach(self, x: Words) -> float:
+        """Return the magnitude as a share of :data:`RANGE`; 1 or more if x is not below 0."""
+        share = peak(x) / (RANGE * 2.0 ** (16 + self.shift))
+        return share if not x.size or x.view(np.int64).max() < 0 else max(share, 1.0)
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return exp at scale 60 with the mask's rounding."""

@@ -27,7 +27,7 @@ import numpy as np
 
 from privml import _native
 from privml.protocols.mpc.arithmetic import truncate
-from privml.protocols.mpc.boolean.compare import Signs, at_least, packed, shift
+from privml.protocols.mpc.boolean.compare import Signs, at_least, farthest, packed, shift
 from privml.protocols.mpc.boolean.logic import unpack
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
 from privml.protocols.mpc.fields import bits as planes
@@ -205,6 +205,10 @@ class Gelu(Primitive):
             zero,
         ]
         return even, odd
+
+    def reach(self, x: Words) -> float:
+        """Return the largest difference from a cut, as a share of what ``bits`` hold."""
+        return farthest(x, self.thresholds) / 2.0 ** (self.bits - 1)
 
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return GELU at scale 16 with the mask's rounding."""

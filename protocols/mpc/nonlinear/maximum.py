@@ -145,6 +145,14 @@ class Maximum(Primitive):
         out: Words = first + ((c[1:] - c[0]) * hit - hit_r).sum(axis=0)
         return out
 
+    def reach(self, x: Words) -> float:
+        """Return the largest difference in a group, as a share of what ``bits`` hold."""
+        if not x.size:
+            return 0.0
+        signed = x.view(np.int64)
+        widest = float((signed.max(axis=0) - signed.min(axis=0)).view(np.uint64).max())
+        return widest / 2.0**self.start / (2.0 ** (self.bits - 1) - 1)
+
     def simulate(self, masks: Shares, x: Words) -> Words:
         """Return the largest values by the masks' rounding."""
         r = masks["r"].T

@@ -26,11 +26,28 @@ from typing import ClassVar
 import numpy as np
 
 from privml.protocols.mpc.arithmetic.truncate import shifted, simulate
-from privml.protocols.mpc.boolean.compare import Signs, at_least, packed, ring_column, shift
+from privml.protocols.mpc.boolean.compare import (
+    Signs,
+    at_least,
+    farthest,
+    packed,
+    ring_column,
+    shift,
+)
 from privml.protocols.mpc.fields import Array, Field, Shares, derived, mask
 from privml.protocols.mpc.fields import bits as planes
 from privml.protocols.mpc.ops import unpack_bits
-from privml.protocols.mpc.primitive import HALF, ONE, TOP, Context, Cost, Primitive, Words, both
+from privml.protocols.mpc.primitive import (
+    HALF,
+    ONE,
+    TOP,
+    Context,
+    Cost,
+    Primitive,
+    Words,
+    both,
+    peak,
+)
 
 #: Bits of a multiple M_i v in its interval, and of the cubic's argument.
 SPREAD, ARGUMENT = 61, 14
@@ -156,6 +173,13 @@ class RowPower(Primitive):
         steps = z * (own[1:] - own[:-1]) + (ONE - (z + z)) * hidden
         out: Words = own[0] + steps.sum(axis=0)
         return out
+
+    def reach(self, v: Words) -> float:
+        """Return the share of what ``bits`` and the last interval hold; 1 or more if v < 0."""
+        if v.size and v.view(np.int64).min() < 0:
+            return 1.0
+        share = farthest(v, self.thresholds) / 2.0 ** (self.bits - 1)
+        return max(share, peak(v) * self.multipliers[-1] / 2.0**62)
 
     def simulate(self, masks: Shares, v: Words) -> Words:
         """Return the clear results with the masks' rounding."""
