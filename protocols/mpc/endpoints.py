@@ -148,16 +148,11 @@ _NO_TLS = (
 
 def _open_pool(path: Path, plan: Plan, rank: int, used: Path | str | None) -> Pool:
     """Open a pool that belongs to this plan and party and has a run left."""
-    pool = Pool.open(path, plan_digest=plan.digest, used=UsedLog(used))
-    try:
-        if pool.header.rank != rank:
-            mine, other = ("client", "server") if rank else ("server", "client")
-            raise ParameterError(f"{path} is the {other}'s pool; this side needs the {mine}'s")
-        if not pool.remaining:
-            raise CorrelationExhausted(_spent(pool))
-    except BaseException:
+    pool = Pool.open(path, plan_digest=plan.digest, used=UsedLog(used), rank=rank)
+    if not pool.remaining:
+        message = _spent(pool)
         pool.close()
-        raise
+        raise CorrelationExhausted(message)
     return pool
 
 

@@ -229,6 +229,14 @@ def test_other_plan(path: Path, used: UsedLog) -> None:
     assert not used.directory.exists()  # a refused pool is not bound
 
 
+def test_other_party(path: Path, used: UsedLog) -> None:
+    with pytest.raises(ParameterError, match="is the client's pool; this side needs the server's"):
+        Pool.open(path, plan_digest=PLAN, used=used, rank=0)
+    assert not used.directory.exists()
+    with Pool.open(path, plan_digest=PLAN, used=UsedLog(used.directory / "own"), rank=1) as pool:
+        assert pool.remaining == pool.header.runs
+
+
 def test_nothing_secret_is_shown(pool: Pool, tmp_path: Path) -> None:
     run = pool.claim(0)
     assert seed_of(0).hex()[:8] not in repr(run) + repr(vars(run)["index"])

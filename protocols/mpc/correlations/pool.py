@@ -97,7 +97,9 @@ class Pool:
         self._erased = self._slot.destroyed
 
     @classmethod
-    def open(cls, path: Path | str, *, plan_digest: str | None, used: UsedLog) -> Pool:
+    def open(
+        cls, path: Path | str, *, plan_digest: str | None, used: UsedLog, rank: int | None = None
+    ) -> Pool:
         """Open, lock and check a pool; complete the erasure that a crash interrupted.
 
         Parameters
@@ -108,9 +110,14 @@ class Pool:
             64 hex digits the pool must have been dealt for; ``None`` to accept any.
         used
             Log of used pools of this host.
+        rank
+            Party that the pool must be for; ``None`` to accept either. The log of another party's
+            host must not learn of the pool: it would then be refused where it belongs.
 
         Raises
         ------
+        ParameterError
+            The other party's pool.
         Corrupt, StorageError
             Not a pool, damaged, or not accessible.
         Locked
@@ -126,7 +133,7 @@ class Pool:
             file.lock()
             with _explained(path):
                 pool = cls(file, used)
-            pool._admit(plan_digest)
+            pool._admit(plan_digest, rank)
         except BaseException:
             file.close()
             raise
@@ -140,12 +147,17 @@ class Pool:
             raise Corrupt("both of its cursor slots are damaged")
         return max(valid, key=lambda slot: slot.sequence)
 
-    def _admit(self, plan_digest: str | None) -> None:
-        """Check plan and used-log, then erase what a crash left of spent runs."""
-        mine = self.header.plan_digest
-        if plan_digest is not None and not hmac.compare_digest(mine, plan_digest):
+    def _admit(self, plan_digest: str | None, rank: int | None) -> None:
+        """Check party, plan and used-log, then erase what a crash left of spent runs."""
+        if rank not in (None, self.header.rank):
+            mine, other = ("client", "server") if rank else ("server", "client")
+            raise ParameterError(
+                f"{self._file.path} is the {other}'s pool; this side needs the {mine}'s"
+            )
+        dealt = self.header.plan_digest
+        if plan_digest is not None and not hmac.compare_digest(dealt, plan_digest):
             raise UntrustedArtifact(
-                f"the pool {self._file.path} was dealt for plan {mine[:12]}, this run has plan "
+                f"the pool {self._file.path} was dealt for plan {dealt[:12]}, this run has plan "
                 f"{plan_digest[:12]}; deal a pool for this plan (another version of this program "
                 "deals other pools for one plan file)"
             )
