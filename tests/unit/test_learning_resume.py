@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_its_number_format(
 ) -> None:
     """The automatic choice depends on timing, so it may differ the second time."""
     found: list[str] = []
-    step = Loop._step
+    step, model = Loop._step, small_model()  # made, with steps of its own, before they are counted
 
     def spy(self: Loop, which: NDArray[np.int64], at: int, total: int) -> None:
         found.append(self.precision)
@@ -122,7 +122,7 @@ def test_a_resumed_run_keeps_its_number_format(
 
     def learn() -> None:
         learn_thresholds(
-            small_model(), small_data(), options=FAST, checkpoint_dir=tmp_path,
+            model, small_data(), options=FAST, checkpoint_dir=tmp_path,
             checkpoint_seconds=0.0,
         )  # fmt: skip
 
