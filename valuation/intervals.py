@@ -17,6 +17,7 @@ from privml.valuation.problem import Floats
 
 _EPS: Final = 2.0**-52
 _STEPS: Final = 8
+_SMALL: Final = 2.0**-450
 
 
 def half_width(stderr: Floats, freedom: NDArray[Any], level: float) -> Floats:
@@ -42,6 +43,8 @@ def rounding(largest: float, terms: float) -> float:
     ``(terms + 8) 2^-52 largest``. Each utility is taken to be as good as a sum of as many rounded
     terms as there are players, each of them at most ``largest``; the difference of two, a factor, a
     sum over ``terms`` and a division follow. What a model's own solver leaves is not in it.
+    Squares of spreads vanish where utilities are below ``2^-450``: there four times the largest is
+    added, which holds every mean.
 
     Parameters
     ----------
@@ -50,7 +53,8 @@ def rounding(largest: float, terms: float) -> float:
     terms
         Terms of the longest chain of sums: players plus units that are averaged.
     """
-    return (terms + _STEPS) * _EPS * largest
+    lost = 4.0 * largest if largest < _SMALL else 0.0
+    return (terms + _STEPS) * _EPS * largest + lost
 
 
 def largest_size(*numbers: NDArray[Any] | float) -> float:

@@ -195,9 +195,10 @@ class ValuationResult:
         counts = self.counts + other.counts
         with np.errstate(invalid="ignore", divide="ignore"):
             share = self.counts / counts
-        values = _mixed(share, self.values, other.values)
-        variance = _mixed(share**2, self.stderr**2, other.stderr**2, (1 - share) ** 2)
-        stderr = np.sqrt(variance)
+        mean = share * self.values + (1 - share) * other.values
+        values = _known(share, self.values, other.values, mean)
+        both = np.hypot(share * self.stderr, (1 - share) * other.stderr)
+        stderr = _known(share, self.stderr, other.stderr, both)
         floor = max(self.rounding, other.rounding)
         floor += rounding(largest_size(self.values, other.values), 0)
         half = half_width(stderr, counts - 1, self.ci_level) + floor
@@ -271,7 +272,6 @@ def _folder(folder: object) -> Path:
     return Path(folder)
 
 
-def _mixed(share: Floats, a: Floats, b: Floats, other: Floats | None = None) -> Floats:
-    """Return share·a + other·b, taking the known one where the other was never observed."""
-    rest = 1 - share if other is None else other
-    return np.asarray(np.where(share == 1, a, np.where(share == 0, b, share * a + rest * b)))
+def _known(share: Floats, a: Floats, b: Floats, both: Floats) -> Floats:
+    """Return what both give, or the known one where the other was never observed."""
+    return np.asarray(np.where(share == 1, a, np.where(share == 0, b, both)))

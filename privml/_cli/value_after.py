@@ -31,6 +31,7 @@ from privml.valuation.problem import Ints, Problem
 from privml.valuation.report import compare, csv_text, outcome_digest
 from privml.valuation.result import ValuationResult
 
+_NO_CHANGE: Final = 1e-9
 PURGE: Final = (
     "Results, checkpoints, traces and reports that were computed with these players are derived "
     "data of theirs: remove them once the deletion is carried out. Value is no reason to refuse a "
@@ -43,13 +44,14 @@ def run(out: Output, *, folder: Path, ids: list[str], target: Path | None) -> No
     place = Folder(folder)
     job = place.job()
     result = ValuationResult.load(folder)
-    table = load_table(job.spec)
+    needs_validation = job.kind != "oob"
+    table = load_table(job.spec, needs_validation=needs_validation)
     check_data(job, table)
     gone = players(result, ids)
     if target is not None and target.exists():
         raise UsageError(f"{target} exists; give a new folder")
     names = [str(result.ids[k]) for k in gone]
-    rest = load_table(job.spec, without=names).problem
+    rest = load_table(job.spec, without=names, needs_validation=needs_validation).problem
     utility = utility_of(job.spec, table.problem) if job.kind in {"run", "topm"} else None
     with pinned():
         cost = cost_of_forgetting(
@@ -67,6 +69,7 @@ def run(out: Output, *, folder: Path, ids: list[str], target: Path | None) -> No
         facts("values of those that stay", [
             ("computed", f"{after.evaluations} evaluations, {duration(seconds)}; {after.status}"),
             ("ranks", f"correlation {same.spearman:.3f} with the values before"),
+            *_answer(result, after),
         ]),
         _changes(result, after, stay, labels),
     )  # fmt: skip
@@ -138,9 +141,22 @@ def _cost_rows(
         ("value", value + share),
     ]
     if not math.isnan(cost.change):
-        span = f"({cost.change_low:+.4f} to {cost.change_high:+.4f})"
-        rows.append(("utility", f"changes by {cost.change:+.4f} {span}, measured by training"))
+        span = f"changes by {cost.change:+.4f} ({cost.change_low:+.4f} to {cost.change_high:+.4f})"
+        if max(abs(cost.change_low), abs(cost.change_high)) < _NO_CHANGE:
+            span = "is the same on every part of the validation rows"
+        rows.append(("utility", f"{span}, measured by training"))
     return rows
+
+
+def _answer(before: ValuationResult, after: ValuationResult) -> list[tuple[str, str]]:
+    """Return who leaves and enters the answer of a top-m run."""
+    if before.members is None or after.members is None:
+        return []
+    old = {str(before.ids[k]) for k in before.members}
+    new = [str(after.ids[k]) for k in after.members]
+    entered = [name for name in new if name not in old]
+    text = f"{len(new) - len(entered)} of {len(old)} players are in it as before"
+    return [("answer", text + (f"; new: {', '.join(entered)}" if entered else ""))]
 
 
 def _changes(

@@ -20,6 +20,9 @@ def run(out: Output, *, folders: list[Path], m: int | None) -> None:
     """Compare every pair of results."""
     if len(folders) < 2:
         raise UsageError("compare needs two or more folders")
+    for folder in folders:
+        if not (folder / "result.json").exists():
+            raise UsageError(f"{folder} holds no result; name folders that runs have written")
     found = [ValuationResult.load(folder) for folder in folders]
     grid = Grid(title="agreement", title_justify="left", title_style="bold", box=None)
     grid.add_column("runs", overflow="fold", style="cyan")

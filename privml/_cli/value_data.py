@@ -84,7 +84,9 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
-def load_table(spec: Spec, *, without: Collection[str] = ()) -> Table:
+def load_table(
+    spec: Spec, *, without: Collection[str] = (), needs_validation: bool = True
+) -> Table:
     """Read, check and encode the tables of a spec.
 
     Parameters
@@ -94,6 +96,8 @@ def load_table(spec: Spec, *, without: Collection[str] = ()) -> Table:
     without
         Names of players that are left out as if their rows had never been in the file: the scaler
         and the means of missing cells do not see them either.
+    needs_validation
+        Whether a spec without validation rows is refused; else the training rows stand in.
 
     Raises
     ------
@@ -102,19 +106,21 @@ def load_table(spec: Spec, *, without: Collection[str] = ()) -> Table:
     ProblemError
         Rows and labels do not make a problem.
     """
-    return _Loader(spec, frozenset(without)).table()
+    return _Loader(spec, frozenset(without), needs_validation).table()
 
 
 class _Loader:
-    def __init__(self, spec: Spec, without: frozenset[str]) -> None:
+    def __init__(self, spec: Spec, without: frozenset[str], needs_validation: bool) -> None:
         self._spec, self._data, self._without = spec, spec["data"], without
+        self._needs_validation = needs_validation
         self._notes: list[str] = []
 
     def table(self) -> Table:
         data, inputs = self._data, []
         sheets = {"train": read_sheet(self._spec.file(data["train"]), data["delimiter"])}
         given = [name for name in ("validation", "validation_share") if data[name] is not None]
-        if len(given) != 1:
+        stand_in = not given and not self._needs_validation
+        if len(given) != 1 and not stand_in:
             raise SchemaError("[data]: give either validation (a file) or validation_share")
         for role in ("validation", "report"):
             if data[role] is not None:
@@ -124,10 +130,13 @@ class _Loader:
                 {"role": role, "name": sheet.name, "sha256": sheet.digest, "rows": sheet.rows()}
             )
         features = self._features(sheets["train"])
-        if "validation" not in sheets:
+        if data["validation_share"] is not None:
             sheets = self._split(sheets)
         sheets = {role: self._present(sheet, features) for role, sheet in sheets.items()}
         sheets["train"] = self._staying(sheets["train"])
+        if stand_in:
+            sheets["validation"] = sheets["train"]
+            self._notes.append("no validation rows: values need none; a report's curves do")
         return self._encoded(sheets, features, inputs)
 
     def _features(self, train: Sheet) -> list[str]:

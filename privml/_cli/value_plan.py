@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from privml._cli import value_show as show
 from privml._cli.output import Output
 from privml._cli.tables import count, facts, megabytes
 from privml._cli.value_build import Kind, method_of, resumable, utility_of
@@ -22,6 +23,7 @@ from privml.valuation.parallel import pinned
 from privml.valuation.stopping import Progress
 from privml.valuation.utilities.base import Game
 
+_EXACT_AT_MOST: Final = 20  # players
 _SHORT: Final = 16
 _LONG_S: Final = 2.0
 _CORES_AT_LEAST: Final = 1
@@ -30,9 +32,9 @@ _CORES_AT_LEAST: Final = 1
 def run(out: Output, kind: Kind, *, spec_file: Path) -> None:
     """Print the predicted cost of a run; nothing is written."""
     spec = read_spec(spec_file)
-    table = load_table(spec)
+    table = load_table(spec, needs_validation=kind != "oob")
     found = predict(spec, kind, table)
-    out.show(facts(f"plan of {kind}", _rows(found, spec, table)))
+    out.show(facts(f"plan of {kind}", _rows(found, kind, spec, table)))
     out.document({"ok": True, "verb": kind, **found})
 
 
@@ -149,19 +151,26 @@ def _ignore(progress: Progress) -> None:
     del progress
 
 
-def _rows(found: dict[str, Any], spec: Spec, table: Table) -> list[tuple[str, str]]:
+def _rows(found: dict[str, Any], kind: Kind, spec: Spec, table: Table) -> list[tuple[str, str]]:
     who = "groups" if table.problem.group_mode == "player" else "rows"
     rows = [
         ("players", f"{found['players']} {who}, {found['columns']} columns"),
-        ("scored on", count(found["validation_rows"], "validation row")),
+        ("scored on", show.scored_on(kind, found["validation_rows"])),
     ]
     if found["evaluations"] is None:
         rows.append(("evaluations", "open: [stop] names no number of evaluations"))
     elif found["evaluations"]:
         each = f"{found['seconds_per_evaluation'] * 1e6:.3g} µs each in a pilot"
         rows.append(("evaluations", f"at most {found['evaluations']}, {each}"))
+    exact = 2 ** min(found["players"], 60) - 1
+    plain = kind == "run" and spec["values"]["method"] == "shapley" and not spec["values"]["cap"]
+    if plain and found["players"] <= _EXACT_AT_MOST and exact <= (found["evaluations"] or exact):
+        rows.append(("exact", f'{count(exact, "evaluation")} with [values] method = "exact"'))
     seconds = found["seconds"]
-    rows.append(("time", "open" if seconds is None else f"about {duration(seconds)}"))
+    time_text = "open" if seconds is None else f"about {duration(seconds)}"
+    if kind == "topm" and seconds is not None:
+        time_text += " for the models; the posterior comes on top, often more than they"
+    rows.append(("time", time_text))
     rows.append(("memory", f"about {megabytes(found['memory_mb'])}"))
     again = f"yes, every {spec['run']['checkpoint_s']:g} s and on Ctrl-C"
     rows.append(("checkpoint", again if found["resumable"] else "no: it runs in one go"))

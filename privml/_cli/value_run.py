@@ -29,7 +29,7 @@ PER_PLAYER: Final = "200n"
 def run(out: Output, kind: Kind, *, spec_file: Path, folder: Path) -> None:
     """Value the players of a spec into a new folder."""
     spec = read_spec(spec_file)
-    table = load_table(spec)
+    table = load_table(spec, needs_validation=kind != "oob")
     job = Job(
         kind, _written(spec), str(spec_file.resolve()), table.problem.digest(),
         tuple(table.inputs),
@@ -43,7 +43,7 @@ def resume(out: Output, *, folder: Path) -> None:
     """Go on with the run of a folder, bit for bit; a finished one is only shown."""
     place = Folder(folder)
     job = place.job()
-    table = load_table(job.spec)
+    table = load_table(job.spec, needs_validation=job.kind != "oob")
     check_data(job, table)
     carry_on(out, place, job, table)
 
@@ -80,7 +80,7 @@ def carry_on(out: Output, place: Folder, job: Job, table: Table) -> None:
         watch.finish(result)
         write_results(place, job, table, result)
     document = show.document(job.kind, result, place.path)
-    out.show(*show.result(result, table, place.path))
+    out.show(*show.result(job.kind, result, table, place.path))
     out.document(document)
     if result.status == "interrupted":
         _leave(out, place)

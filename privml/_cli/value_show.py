@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from privml._cli.tables import facts
+from privml._cli.tables import count, facts
 from privml._cli.value_data import Table
 from privml._cli.value_watch import duration
 from privml.valuation.problem import Ints
@@ -21,13 +21,21 @@ from privml.valuation.report.html import certificate
 from privml.valuation.result import ValuationResult
 
 _SHOWN: Final = 10
+_ROUNDING: Final = 1e-12  # intervals are widened by less than this for rounding
 
 
-def result(found: ValuationResult, table: Table, folder: Path | None) -> list[RenderableType]:
+def scored_on(kind: str, rows: int) -> str:
+    """Return what values are scored on, in words."""
+    return "rows outside each bag" if kind == "oob" else count(rows, "validation row")
+
+
+def result(
+    kind: str, found: ValuationResult, table: Table, folder: Path | None
+) -> list[RenderableType]:
     """Return the summary of a result and its ends."""
     rows = [
         ("target", f"{found.target} by {found.method}"),
-        ("players", f"{len(found.ids)}, scored on {len(table.problem.X_val)} validation rows"),
+        ("players", f"{len(found.ids)}, scored on {scored_on(kind, len(table.problem.X_val))}"),
         ("ended", f"{found.status}: {found.stop_reason}"),
         ("cost", cost(found)),
     ]
@@ -40,7 +48,9 @@ def result(found: ValuationResult, table: Table, folder: Path | None) -> list[Re
     out: list[RenderableType] = [facts("valuation", rows)]
     m = min(_SHOWN, len(found.ids))
     if found.members is not None:
-        out.append(players("answer", found, table.labels, found.members[:m]))
+        m, all_of_them = min(m, len(found.members)), len(found.members)
+        title = "answer" if m == all_of_them else f"answer, first {m} of {all_of_them}"
+        out.append(players(title, found, table.labels, found.members[:m]))
         return out
     out.append(players(f"smallest {m}", found, table.labels, found.bottom(m)))
     out.append(players(f"largest {m}", found, table.labels, found.top(m)))
@@ -123,4 +133,6 @@ def finite(value: float) -> float | None:
 
 
 def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.4g}"
+    if math.isnan(value):
+        return "–"
+    return "0" if abs(value) < _ROUNDING else f"{value:.4g}"

@@ -308,3 +308,56 @@ def test_coreset_weights_and_scaling(
     assert law["a"] == pytest.approx(1.17983, abs=1e-5)
     assert law["b"] == pytest.approx(-0.84401, abs=1e-5)
     assert "twice" in str(law["warnings"])
+    low, high = law["intervals"]["128.0"]  # type: ignore[index]
+    assert low < law["predictions"]["128.0"] < high < 9  # type: ignore[index]
+    words = ("scaling", table, "--x", "x", "--score", "s", "--max")
+    code, _, err = call(capsys, *words, 8.6)
+    assert code == 2
+    assert "--method nls" in err
+    assert call(capsys, *words, 8.6, "--method", "nls")[0] == 0
+    table.write_text("x,s\n1,1.3\n2,3.325\n4,4.475\n", encoding="utf-8")
+    assert document(capsys, *words, 9, "--predict", 8)["intervals"] == {"8.0": None}
+
+
+def test_bags_need_no_validation_rows(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.csv").write_bytes((home / "train.csv").read_bytes())
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        '[data]\ntrain = "train.csv"\ntarget = "label"\nid = "id"\nsource = "site"\n'
+        "[oob]\nbags = 30\n", encoding="utf-8",
+    )  # fmt: skip
+    assert call(capsys, "run", path, "--plan")[0] == 3
+    assert document(capsys, "oob", path, "--plan")["ok"] is True
+    out = tmp_path / "bags"
+    code, shown, _ = call(capsys, "oob", path, "--out", out)
+    assert code == 0
+    assert "rows outside each bag" in shown
+    bags, same = ValuationResult.load(out), ValuationResult.load(home / "oob")
+    assert np.array_equal(bags.values, same.values, equal_nan=True)
+    for words in (("verify", out), ("report", out), ("after-delete", out, "--id", "=row3")):
+        assert document(capsys, *words)["ok"] is True
+
+
+def test_answers_say_what_is_left_out_and_what_a_deletion_changes(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown, _ = call(capsys, "after-delete", home / "topm", "--id", "=row0")
+    assert code == 0
+    assert " of 5 players are in it as before" in shown
+    code, _, err = call(capsys, "compare", home / "run", home / "nothing")
+    assert code == 2
+    assert "holds no result" in err
+
+
+def test_a_plan_names_the_cheaper_exact_values(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.replace('source = "site"', 'group = "site"')
+    for name in ("train", "held", "test"):
+        (tmp_path / f"{name}.csv").write_bytes((home / f"{name}.csv").read_bytes())
+    (tmp_path / "spec.toml").write_text(text, encoding="utf-8")
+    assert "7 evaluations with [values]" in call(capsys, "run", tmp_path / "spec.toml", "--plan")[1]
+    assert "exact" not in call(capsys, "run", home / "spec.toml", "--plan")[1]
+    assert "posterior" in call(capsys, "topm", home / "spec.toml", "--plan")[1]

@@ -16,7 +16,7 @@ from privml.rng import ScienceSeed
 from privml.storage.files import read_file
 from privml.valuation.errors import SettingError
 from privml.valuation.links.deletion import Deletion, players_of
-from privml.valuation.links.topm_deletion import topm_rescored
+from privml.valuation.links.topm_deletion import topm_findings, topm_rescored
 from privml.valuation.methods.base import Valuer, checked_utility
 from privml.valuation.methods.data_oob import DataOOB
 from privml.valuation.methods.semivalues import Semivalue
@@ -97,6 +97,8 @@ def audit_deletion(
         findings.append("the result names other data than the survivors")
     scratch = _scratch(method, left, deletion)
     difference, identical = _compared(scratch, deletion.result)
+    if isinstance(method, TopM) and isinstance(deletion.method, TopM):
+        findings += topm_findings(method, players, deletion.method, scratch)
     scale = float(max(1.0, np.nan_to_num(np.abs(scratch.values)).max()))
     if not difference <= tolerance * scale:
         findings.append(f"values differ by {difference:g} from those computed without the records")

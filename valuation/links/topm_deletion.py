@@ -19,6 +19,7 @@ from sklearn.base import clone
 from privml.valuation.errors import RunMismatch
 from privml.valuation.parallel import Workers
 from privml.valuation.problem import Floats, Ints, Problem
+from privml.valuation.result import ValuationResult
 from privml.valuation.topm.engine import Engine
 from privml.valuation.topm.estimator import TopM
 from privml.valuation.topm.survivors import SurvivorTarget, stays_valid
@@ -96,6 +97,39 @@ def topm_rescored(method: TopM, left: Problem) -> TopM:
     again.engine_ = new
     again.result_ = again.result_from(new, left, game, described="every unit scored again")
     return again  # type: ignore[no-any-return]
+
+
+def topm_findings(method: TopM, players: Ints, after: TopM, scratch: ValuationResult) -> list[str]:
+    """Return what a result of top-m after a deletion claims without ground.
+
+    Its certificate, errors, members and probabilities are those of ``scratch``, computed without
+    the deleted; and its units are those of the run before that no pull of a deleted record is
+    among, with the players that were deleted taken out and no others.
+    """
+    found, claimed = [], after.result_
+    for name in ("members", "membership_prob", "stderr", "eps_certificate", "certificate_kind"):
+        one, other = getattr(claimed, name), getattr(scratch, name)
+        plain = one is None or other is None or isinstance(one, str)
+        if not (one == other if plain else np.array_equal(one, other, equal_nan=True)):
+            found.append(f"{name} differs from that computed without the records")
+    new = after.engine_
+    if not isinstance(new.target, SurvivorTarget):
+        return found  # a run of its own
+    old, target, gone = method.engine_, new.target, set(players.tolist())
+    if target.base is not old.target and target.base.described() != old.target.described():
+        found.append("the units are of another run")
+    elif not stays_valid(target.base, target.law):
+        found.append("the units do not stay valid for the law of the survivors")
+    elif target.gone != tuple(players.tolist()) or new.seed != old.seed:
+        found.append("the units are not those of the run before, without the deleted records")
+    else:
+        left = np.delete(np.arange(target.base.arms), players).tolist()
+        before = [old.lines[at] for at in target.units]
+        kinds = [(line.kind, line.arms) for line in before]
+        own = [(line.kind, tuple(left[arm] for arm in line.arms)) for line in new.lines]
+        if kinds != own[: len(kinds)] or any(gone & set(line.arms) for line in before):
+            found.append("a unit that was kept is not the unit of the run before")
+    return found
 
 
 def _scored(

@@ -23,7 +23,7 @@ class LogisticWalk {
     h_ = take(work, t_.d * t_.dp);
     for (double** part : {&w_, &gradient_, &step_, &scaled_, &rest_, &solved_, &way_, &image_})
       *part = take(work, t_.dp);
-    for (double** part : {&z_, &dz_, &p_, &trial_, &weight_, &y_})
+    for (double** part : {&z_, &dz_, &trial_, &weight_, &y_})
       *part = take(work, walk.steps + 8);
   }
 
@@ -64,11 +64,11 @@ class LogisticWalk {
     return 0.5 * (dot(w, w, t_.dp) - last * last);
   }
 
-  // log(1 + exp(z)) - y z without overflow, summed.
+  // log(1 + exp(z)) - y z without overflow or cancellation, summed.
   double loss(const double* z, int64_t count) const {
     double sum = 0.0;
     for (int64_t i = 0; i < count; ++i)
-      sum += std::fmax(z[i], 0.0) + std::log1p(std::exp(-std::fabs(z[i]))) - y_[i] * z[i];
+      sum += against(z[i], y_[i]) + std::log1p(std::exp(-std::fabs(z[i])));
     return sum;
   }
 
@@ -87,7 +87,7 @@ class LogisticWalk {
         iterate(count);
       const double decrement = dot(gradient_, step_, t_.dp);
       for (int64_t i = 0; i < count; ++i) dz_[i] = dot(row(i), step_, t_.dp);
-      const bool last = decrement <= s_.tolerance * s_.tolerance * (1.0 + std::fabs(value));
+      const bool last = decrement <= s_.tolerance * s_.tolerance * value;
       const bool near = close(decrement, value, dz_, count);
       double length = 1.0;
       for (int32_t halving = 0;; ++halving, length *= 0.5) {
@@ -112,9 +112,9 @@ class LogisticWalk {
     const int64_t d = t_.d, dp = t_.dp;
     for (int64_t i = 0; i < dp; ++i) gradient_[i] = i < d - 1 ? w_[i] : 0.0;
     for (int64_t i = 0; i < count; ++i) {
-      p_[i] = 1.0 / (1.0 + std::exp(-z_[i]));
-      weight_[i] = s_.c * p_[i] * (1.0 - p_[i]);
-      add_scaled(gradient_, s_.c * (p_[i] - y_[i]), row(i), dp);
+      const double e = std::exp(-std::fabs(z_[i]));
+      weight_[i] = s_.c * e / ((1.0 + e) * (1.0 + e));
+      add_scaled(gradient_, s_.c * excess(z_[i], e, y_[i]), row(i), dp);
     }
   }
 
@@ -224,7 +224,7 @@ class LogisticWalk {
   int64_t ones_ = 0;
   bool stale_ = true;  // the factorisation in h is missing or too old
   double *h_, *w_, *gradient_, *step_, *scaled_, *rest_, *solved_, *way_, *image_;
-  double *z_, *dz_, *p_, *trial_, *weight_, *y_;
+  double *z_, *dz_, *trial_, *weight_, *y_;
 };
 
 }  // namespace

@@ -1,11 +1,10 @@
 // Logistic regression along a walk with many columns, in the span of the rows seen so far.
 //
 // The weights of the optimum are a sum of rows, so each row is written in an orthonormal basis of
-// the rows before it: a Cholesky step on their inner products. Row i then has a leading 1 for the
-// intercept and at most i coordinates, and Newton's method runs on those. Each system is solved by
-// conjugate gradients, preconditioned by U'DU of the Hessian of an earlier prefix, to which every
-// row since was added (a change of rank one). At the optimum the weights are the sum of
-// C (y_i - p_i) x_i, so only the small rest of the gradient is taken back through the basis.
+// the rows before it and itself. Row i then has a leading 1 for the intercept and at most i + 1
+// coordinates, and Newton's method runs on those. Each system is solved by conjugate gradients,
+// preconditioned by U'DU of the Hessian of an earlier prefix, to which every row since was added (a
+// change of rank one).
 #pragma once
 
 #include <cmath>
@@ -26,7 +25,7 @@ class SpanWalk {
         basis_(table, walk, width_, work), factor_(width_, kIntercept, work) {
     for (double** part : {&w_, &gradient_, &step_, &next_, &rest_, &solved_, &way_, &image_})
       *part = take(work, width_);
-    for (double** part : {&z_, &dz_, &along_, &trial_, &weight_, &miss_, &part_, &y_, &small_})
+    for (double** part : {&z_, &dz_, &along_, &trial_, &weight_, &miss_, &y_, &small_})
       *part = take(work, walk.steps + kPad);
     weights_ = take(work, t_.dp);
   }
@@ -46,7 +45,8 @@ class SpanWalk {
         fill(out, ones_ ? 1.0 : -1.0, t_.mp);
       } else {
         failed += !fit(count);
-        original(count);
+        basis_.back(w_, weights_);
+        weights_[t_.d - 1] = w_[0];
         decide(t_.columns, t_.mp, t_.d, weights_, 0.0, out);
       }
       out += t_.mp;
@@ -66,7 +66,7 @@ class SpanWalk {
     for (int64_t i = from; i < count; ++i) {
       const double e = std::exp(-std::fabs(z[i]));
       small_[i] = e;
-      sum += std::fmax(z[i], 0.0) - y_[i] * z[i];
+      sum += against(z[i], y_[i]);
       if (e < kSeries)
         sum += e * (1.0 - e * (1.0 / 2 - e * (1.0 / 3 - e * (1.0 / 4 - e * (1.0 / 5)))));
       else
@@ -86,8 +86,8 @@ class SpanWalk {
     for (int32_t turn = 0; turn < s_.most_steps; ++turn) {
       slope(count);
       if (stale_) rebuild(count);
-      const double limit = s_.tolerance * s_.tolerance * (1.0 + std::fabs(value));
-      const double decrement = iterate(count, limit, std::fabs(value));
+      const double limit = s_.tolerance * s_.tolerance * value;
+      const double decrement = iterate(count, limit, value);
       const bool last = decrement <= limit, near = close(decrement, value, dz_, count);
       double length = 1.0;
       for (int32_t halving = 0;; ++halving, length *= 0.5) {
@@ -131,8 +131,7 @@ class SpanWalk {
 
   // C (p - y), from exp(-|z|) of the same z.
   double miss(int64_t i) const {
-    const double e = small_[i], share = (z_[i] >= 0.0 ? 1.0 : e) / (1.0 + e);
-    return s_.c * (share - y_[i]);
+    return s_.c * excess(z_[i], small_[i], y_[i]);
   }
 
   // Gradient, and the weights of the rows in the Hessian.
@@ -144,7 +143,6 @@ class SpanWalk {
     for (int64_t i = 0; i < used(); ++i) gradient_[i] = w_[i];
     gradient_[0] = 0.0;
     add_rows_scaled(basis_.row(0), width_, miss_, count, gradient_, used());
-    for (int64_t i = 0; i < count; ++i) part_[i] = -miss_[i];
   }
 
   // step = H^-1 gradient to a relative error of about kSolve, and dz, what it changes in z; returns
@@ -164,7 +162,7 @@ class SpanWalk {
       multiply_rows(basis_.row(0), width_, step_, count, dz_, q);
       return size;
     }
-    const double ease = std::fmin(kEarly, std::fmax(kSolve, std::sqrt(size / (1.0 + value))));
+    const double ease = std::fmin(kEarly, std::fmax(kSolve, std::sqrt(size / value)));
     const double enough = ease * ease * size;
     int32_t turn = 0;
     for (; turn < kMostTurns && size > enough; ++turn) {
@@ -195,17 +193,6 @@ class SpanWalk {
     add_rows_scaled(basis_.row(0), width_, miss_, count, image_, q);
   }
 
-  // weights = the model in the columns of the table. Before the last step it was the gradient less
-  // sum of miss c, so now it is (gradient - step) less that.
-  void original(int64_t count) {
-    for (int64_t i = 0; i < used(); ++i) rest_[i] = gradient_[i] - step_[i];
-    basis_.back(rest_, part_);
-    fill(weights_, 0.0, t_.dp);
-    for (int64_t i = 0; i < count; ++i)
-      add_scaled(weights_, part_[i], t_.x + walk_.rows[i] * t_.dp, t_.dp);
-    weights_[t_.d - 1] = w_[0];
-  }
-
   static constexpr int32_t kMostTurns = 200;
   static constexpr int64_t kFresh = 2, kTurns = 9;
   static constexpr int64_t kMostAdded = 16;      // rows that are added one by one
@@ -224,7 +211,7 @@ class SpanWalk {
   double known_ = 0.0;           // loss of the rows seen
   bool stale_ = true;            // the factorisation is missing or too old
   double *w_, *gradient_, *step_, *next_, *rest_, *solved_, *way_, *image_;
-  double *z_, *dz_, *along_, *trial_, *weight_, *miss_, *part_, *y_, *small_, *weights_;
+  double *z_, *dz_, *along_, *trial_, *weight_, *miss_, *y_, *small_, *weights_;
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ inline int64_t ridge_space(const Table& t) {
   return t.d * t.dp + t.c * t.dp + 6 * t.dp + 3 * (t.c + 8) + (t.c + 1) * t.mp;
 }
 inline int64_t logistic_space(const Table& t, int64_t steps) {
-  return t.d * t.dp + 8 * t.dp + 6 * (steps + 8);
+  return t.d * t.dp + 8 * t.dp + 5 * (steps + 8);
 }
 
 // Whether a logistic walk runs in the span of its rows: many columns, and not far more rows.
@@ -53,7 +53,7 @@ inline int64_t span_width(const Table& t, int64_t steps) {
 }
 inline int64_t span_space(const Table& t, int64_t steps) {
   const int64_t width = span_width(t, steps);
-  return (steps + width + 12) * width + 2 * t.dp + 9 * (steps + 8);
+  return (steps + width + t.dp + 11) * width + 2 * t.dp + 8 * (steps + 8);
 }
 
 #define PRIVML_MODEL_KERNELS(isa)                                              \

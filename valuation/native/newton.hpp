@@ -16,5 +16,15 @@ inline bool close(double decrement, double value, const double* dz, int64_t coun
   return most <= 0.1;
 }
 
+// How far log-odds z go against the class y, 0 or 1: max(z, 0) - y z.
+inline double against(double z, double y) { return std::fmax(y > 0.5 ? -z : z, 0.0); }
+
+// p - y, from e = exp(-|z|). Where z is on the side of y it is tiny, and no difference of numbers
+// near 1: a separable walk of a large C has its optimum there.
+inline double excess(double z, double e, double y) {
+  const bool one = y > 0.5, right = (z >= 0.0) == one;
+  return (one ? -1.0 : 1.0) * (right ? e : 1.0) / (1.0 + e);
+}
+
 }  // namespace
 }  // namespace privml::valuation

@@ -60,14 +60,17 @@ inline void add_rows_scaled(const double* rows, int64_t width, const double* fac
   for (; i < count; ++i) add_scaled(y, factor[i], rows + i * width, padded);
 }
 
-// Row i of the basis is 1, for the intercept, and its coordinates; zeros behind them.
+// Row i of the basis is 1, for the intercept, and its coordinates; zeros behind them. The directions
+// are kept as vectors of the columns: inner products of rows alone lose what is smaller than the
+// root of the rounding, as columns or rows of mixed sizes have it.
 class SpanBasis {
  public:
   SpanBasis(const Table& table, const Walk& walk, int64_t width, double*& work)
-      : t_(table), walk_(walk), width_(width) {
+      : t_(table), walk_(walk), width_(width),
+        most_(walk.steps < table.d - 1 ? walk.steps : table.d - 1) {
     rows_ = take(work, walk.steps * width);
+    axes_ = take(work, width * table.dp);
     bare_ = take(work, table.dp);
-    pivot_ = take(work, width);
   }
 
   const double* row(int64_t i) const { return rows_ + i * width_; }
@@ -75,47 +78,59 @@ class SpanBasis {
   // Coordinates in use with the intercept, rounded up to whole vectors.
   int64_t used() const { return (rank_ + kPad) / kPad * kPad; }
 
-  // Writes the coordinates of row `step`: forward substitution with the rows that brought the
-  // coordinates, then what is left as a new coordinate, unless that is nothing but rounding.
+  // Writes the coordinates of row `step`, then what is left of it as a new one, unless that is
+  // nothing but rounding. While a pass leaves little, what it left is mostly rounding of the pass
+  // and has to be made orthogonal in turn.
   void place(int64_t step) {
     const double* x = t_.x + walk_.rows[step] * t_.dp;
     double* own = rows_ + step * width_;
     for (int64_t i = 0; i < t_.dp; ++i) bare_[i] = x[i];
     bare_[t_.d - 1] = 0.0;
-    const double whole = dot(bare_, bare_, t_.dp);
-    double rest = whole;
-    for (int64_t j = 1; j <= rank_; ++j) {
-      const int64_t at = int64_t(pivot_[j]);
-      const double* bringer = rows_ + at * width_;
-      const double product = dot(t_.x + walk_.rows[at] * t_.dp, bare_, t_.dp);
-      own[j] = (product - dot(bringer, own, (j + kPad - 1) / kPad * kPad)) / bringer[j];
-      rest -= own[j] * own[j];
-    }
-    if (rank_ + 1 < width_ && rest > kNothing * whole) {
-      own[++rank_] = std::sqrt(rest);
-      pivot_[rank_] = double(step);
-    }
     own[0] = 1.0;
+    const double whole = dot(bare_, bare_, t_.dp), nothing = std::fmax(kNothing * whole, kTiny);
+    double rest = whole, before = 0.0;
+    do {
+      project(own + 1);
+      before = rest;
+      rest = dot(bare_, bare_, t_.dp);
+    } while (rest > nothing && rest < kLittle * before);
+    if (rank_ == most_ || !(rest > nothing)) return;
+    const double length = std::sqrt(rest);
+    double* axis = axes_ + rank_ * t_.dp;
+    for (int64_t i = 0; i < t_.dp; ++i) axis[i] = bare_[i] / length;
+    own[++rank_] = length;
   }
 
-  // Adds to the parts of the rows what makes up the weights v in the basis; v is used up.
-  void back(double* v, double* part) const {
-    for (int64_t j = rank_; j > 0; --j) {
-      const int64_t at = int64_t(pivot_[j]);
-      const double* bringer = rows_ + at * width_;
-      const double share = v[j] / bringer[j];
-      part[at] += share;
-      add_scaled(v, -share, bringer, (j + kPad) / kPad * kPad);
-    }
+  // weights = the vector with coordinates v, in the columns of the table but for the intercept.
+  void back(const double* v, double* weights) const {
+    fill(weights, 0.0, t_.dp);
+    add_rows_scaled(axes_, t_.dp, v + 1, rank_, weights, t_.dp);
   }
 
  private:
-  static constexpr double kNothing = 1e-14;
+  // Moves what of bare lies in the span to the coordinates, a few directions at a time.
+  void project(double* own) {
+    double part[kPad];
+    for (int64_t j = 0; j < rank_; j += kPad) {
+      const int64_t count = rank_ - j < kPad ? rank_ - j : kPad;
+      const double* axes = axes_ + j * t_.dp;
+      multiply_rows(axes, t_.dp, bare_, count, part, t_.dp);
+      for (int64_t k = 0; k < count; ++k) {
+        own[j + k] += part[k];
+        part[k] = -part[k];
+      }
+      add_rows_scaled(axes, t_.dp, part, count, bare_, t_.dp);
+    }
+  }
+
+  static constexpr double kLittle = 1e-2;    // squared lengths, as both that follow
+  static constexpr double kNothing = 1e-26;
+  static constexpr double kTiny = 1e-280;    // squares below lose digits
 
   const Table& t_;
   const Walk& walk_;
-  int64_t width_, rank_ = 0;
-  double *rows_, *bare_, *pivot_;
+  int64_t width_, most_, rank_ = 0;
+  double *rows_, *axes_, *bare_;
 };
 
 }  // namespace

@@ -72,7 +72,6 @@ class Engine(EngineView):
         self._queue: list[_Unit] = []
         self._issued = self._sweeps = self._asked_evaluations = 0
         self._choice: tuple[int, Choice] | None = None
-        self._adopted_sweeps: int | None = None
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -287,14 +286,7 @@ class Engine(EngineView):
     @property
     def sweep_units(self) -> int:
         """Applied units that were sweeps, not chosen by what was seen before."""
-        if self._adopted_sweeps is not None:
-            return self._adopted_sweeps
-        done = spent = 0
-        while spent < self._switch and done < self.applied:
-            for unit in self.target.warm_units():
-                spent += self.target.request(self.seed, done, *unit).evaluations
-                done += 1
-        return min(done, self.applied)
+        return self._learner.live_at if self.live else self.applied
 
     def adopt(self, units: Sequence[_Unit], scores: Sequence[Floats], *, sweeps: int) -> None:
         """Apply the units of an earlier run to a new engine, focused pulls after ``sweeps`` units.
@@ -314,7 +306,6 @@ class Engine(EngineView):
             request = self._issue(*unit)
             del self._pending[request.unit]
             self._learner.apply(request, values)
-        self._adopted_sweeps = sweeps
 
     # ------------------------------------------------------------------ resume
 
@@ -337,6 +328,7 @@ class Engine(EngineView):
             "rebuilt_at": learner.rebuilt_at if learner.live else -1,
             "drift": learner.drift,
             "sweeps": self._sweeps,
+            "live_at": learner.live_at if learner.live else -1,
             "queue": [[int(kind), list(arms)] for kind, arms in self._queue],
             "in_flight": [[int(r.kind), list(r.arms)] for r in flying],
         }
@@ -362,21 +354,25 @@ class Engine(EngineView):
                 int(cast("int", head["rebuilt_at"])),
                 int(cast("int", head["sweeps"])),
             )
-            drift = float(str(head["drift"]))
+            drift, live_at = float(str(head["drift"])), int(cast("int", head["live_at"]))
             queue, flying = (_units(head[name]) for name in ("queue", "in_flight"))
             units = [*((line.kind, line.arms) for line in lines), *queue, *flying]
             if not all(self.target.fits(kind, arms) for kind, arms in units):
                 raise ValueError("a unit has arms that do not fit its kind")
             requests = [self._issue(line.kind, line.arms) for line in lines]
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise CorruptResult(f"the snapshot cannot be read: {error}; run again") from error
+            raise CorruptResult(
+                f"the snapshot is damaged or of a former version: {error}; run again"
+            ) from error
         sound = all(len(a.scores) == r.scores for a, r in zip(lines, requests, strict=True))
-        if not sound or not -1 <= rebuilt_at <= len(lines):
+        sound &= -1 <= live_at <= rebuilt_at <= len(lines) and (live_at < 0) == (rebuilt_at < 0)
+        if not sound:
             raise CorruptResult("units and scores of the snapshot do not fit; run again")
         self._pending.clear()
         scores = [line.scores for line in lines]
         self._learner.replay(requests, scores, fits, rebuilt_at=rebuilt_at)
         self._learner.drift, self._sweeps, self._queue = drift, sweeps, queue
+        self._learner.live_at = live_at
         self._again = [self._issue(*unit) for unit in flying]
 
 

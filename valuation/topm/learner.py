@@ -43,6 +43,8 @@ class Learner:
         Utility evaluations of the applied units.
     live
         Whether gap-focused pulls have begun.
+    live_at
+        Units applied when they began; -1 before.
     rebuilt_at
         Units applied when the posterior was last computed from scratch.
     drift
@@ -59,6 +61,7 @@ class Learner:
         self.hyper: Hyperparameters | None = settings.hyperparameters
         self.evaluations = 0
         self.live = False
+        self.live_at = -1
         self.rebuilt_at = 0
         self.drift = 0.0
         self._posterior: Posterior | None = None
@@ -87,6 +90,7 @@ class Learner:
     def go_live(self) -> None:
         """Begin with focused pulls, on hyperparameters of all that was seen."""
         if not self.live:
+            self.live_at = self.applied
             if self.sums.count.all() and self.observations > self._fitted_at:
                 self._fit()
             self._begin()

@@ -80,6 +80,7 @@ class Run:
         self.engine = begin()
         self.rows_trained = 0
         self._trace: list[tuple[float, ...]] = []
+        self._traced = 0  # evaluations when a line was last due
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
 
@@ -99,7 +100,6 @@ class Run:
 
     def _loop(self) -> tuple[Ended, str]:
         engine, players = self.engine, self._game.players
-        traced = engine.evaluations
         while True:
             if engine.live and engine.certified:
                 return "certified", f"certificate at or below eps={engine.settings.eps:g}"
@@ -113,8 +113,8 @@ class Run:
             for request, scores in zip(requests, self._scores(requests), strict=True):
                 engine.tell(request, scores)
                 self.rows_trained += _rows(request, scores, self._game)
-            if engine.evaluations - traced >= players:
-                traced = engine.evaluations
+            if engine.evaluations - self._traced >= players:
+                self._traced = engine.evaluations
                 self._note()
             if time.monotonic() - self._saved >= self._plan.every_s:
                 self._save()
@@ -192,6 +192,7 @@ class Run:
             self.rows_trained = int(state["rows_trained"])
             self._seconds_before = float(state["seconds"])
             self._trace = [tuple(float(value) for value in line) for line in state["trace"]]
+            self._traced = int(state["traced"])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptResult(f"{path} cannot be read: {error}; remove it") from error
 
@@ -205,6 +206,7 @@ class Run:
             "rows_trained": self.rows_trained,
             "seconds": self.seconds,
             "trace": [list(line) for line in self._trace],
+            "traced": self._traced,
         }
         run_state.save_run(
             self._plan.checkpoint, run=self.digest(), arrays=snapshot.arrays, state=state

@@ -35,14 +35,15 @@ class LogisticUtility(Utility):
     C
         Weight of the loss, > 0.
     tol
-        Bound on the Newton decrement (relative to 1 + objective), 0 < tol <= 1e-4.
+        Bound on the root of the Newton decrement, relative to that of the objective; 0 < tol <=
+        1e-4.
     max_iter
         Most Newton steps of one model; a model that needs more raises ``UtilityFailed``.
     metric, empty
         As for :class:`privml.valuation.utilities.ridge.RidgeUtility`; classification only.
     """
 
-    kind: ClassVar[str] = "logistic/2"
+    kind: ClassVar[str] = "logistic/3"
     C: float = 1.0
     tol: float = 1e-8
     max_iter: int = 100
@@ -84,10 +85,10 @@ class LogisticGame(SequenceGame):
             decisions, failed = self._walk(
                 table, rows, mark, c=self._c, tol=self._tol, most_steps=self._most
             )
-            if failed:
+            if failed or not np.isfinite(decisions).all():
                 raise UtilityFailed(
-                    f"{failed} logistic models did not converge in {self._most} steps; scale the "
-                    "features, raise max_iter or lower C"
+                    f"{failed} logistic models did not converge in {self._most} steps, or gave "
+                    "decisions that are no numbers; scale the features, raise max_iter or lower C"
                 )
             each.append(decisions)
         if self._two:
@@ -124,20 +125,24 @@ def ref_logistic_walk(
 def _newton(
     x: Floats, y: Floats, w: Floats, *, c: float, tol: float, most_steps: int
 ) -> tuple[Floats, bool]:
-    penalised = np.append(np.ones(len(w) - 1), 0.0)
+    penalised, side = np.append(np.ones(len(w) - 1), 0.0), 2 * y - 1
 
     def objective(w: Floats) -> float:
         z = x @ w
-        return float(0.5 * (penalised * w * w).sum() + c * (np.logaddexp(0.0, z) - y * z).sum())
+        return float(0.5 * (penalised * w * w).sum() + c * np.logaddexp(0.0, -side * z).sum())
 
     value = objective(w)
     for _ in range(most_steps):
-        p = 1.0 / (1.0 + np.exp(-(x @ w)))
-        gradient = penalised * w + c * (p - y) @ x
-        hessian = (x * (c * p * (1 - p))[:, None]).T @ x + np.diag(np.maximum(penalised, 1e-12))
+        z = x @ w
+        small = np.exp(-np.abs(z))
+        wrong = np.where(side * z >= 0, small, 1.0) / (1.0 + small)  # 1 less the share of the class
+        gradient = penalised * w - c * (side * wrong) @ x
+        hessian = (x * (c * small / (1.0 + small) ** 2)[:, None]).T @ x + np.diag(
+            np.maximum(penalised, 1e-12)
+        )
         step = np.linalg.solve(hessian, gradient)
         decrement = float(gradient @ step)
-        if decrement <= tol * tol * (1.0 + abs(value)):
+        if decrement <= tol * tol * value:
             return w - step, True
         near = decrement <= _NEAR * (1.0 + abs(value)) and np.abs(x @ step).max() <= _MOVED
         length = 1.0
