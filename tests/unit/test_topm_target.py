@@ -103,7 +103,10 @@ def test_the_single_law_in_place_of_the_pair_law_is_caught(rng):
     values = table_values(table.table, law)
     kept = law.log_p[: N - 1].copy()
     wrong = SizeLaw("wrong", kept - np.logaddexp.reduce(kept))
-    assert abs(exact_difference(table.table, wrong, 0, 1) - (values[0] - values[1])) > 1e-3
+    gaps = [
+        exact_difference(table.table, wrong, 0, j) - (values[0] - values[j]) for j in range(1, N)
+    ]
+    assert max(map(abs, gaps)) > 1e-3  # one pair alone may differ by chance little
 
 
 @pytest.mark.parametrize("name", LAWS)
