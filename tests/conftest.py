@@ -8,6 +8,7 @@ import socket
 import sys
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_SOURCES = frozenset({"__pycache__", "_skbuild", "build", "dist", "site"})
@@ -127,6 +129,18 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """Return a numpy generator on this test's own seed."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Import modules of examples/audits as a script there would, and forget them afterwards."""
+    examples = ROOT / "examples"
+    monkeypatch.syspath_prepend(str(examples / "audits"))
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(examples)):
+            sys.modules.pop(name)
 
 
 def _is_local(address: object) -> bool:

@@ -89,11 +89,11 @@ def values(graph: Graph, name: str, images: Ints) -> Ints:
 
 
 def _needed(nodes: list[Node], name: str) -> set[str]:
-    found, todo = set(), [name]
+    found, waiting = set(), [name]
     known = {node.name: node for node in nodes}
-    while todo:
-        one = todo.pop()
+    while waiting:
+        one = waiting.pop()
         if one not in found:
             found.add(one)
-            todo += sources(known[one])
+            waiting += sources(known[one])
     return found

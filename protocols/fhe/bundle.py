@@ -16,7 +16,6 @@ client     ``parameters.json``, ``front.json`` if any; no weights
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +36,7 @@ from privml.protocols.fhe.launcher import Launcher, Limits
 from privml.protocols.fhe.manifest import MAX_MANIFEST_BYTES, Manifest
 from privml.protocols.fhe.nodes import Ints
 from privml.protocols.fhe.parties import LIBRARY_FILE, PROGRAM_FILE, Artefact, ClientSpec
+from privml.protocols.fhe.parts import joined, split
 from privml.protocols.fhe.program_info import ENVELOPE_BYTES, MAX_BYTES, ProgramInfo
 from privml.protocols.fhe.programs import Bounds, Computer, Traffic
 from privml.transport.identity import Identity
@@ -69,7 +69,6 @@ _LAYOUT: Final = Layout(
         GRAPH: MAX_GRAPH_BYTES, PROGRAM_FILE: MAX_BYTES, LIBRARY_FILE: MAX_LIBRARY_BYTES,
     },
 )  # fmt: skip
-_SIZES: Final = struct.Struct("<III")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +146,7 @@ class ClientPart:
 
     def to_bytes(self) -> bytes:
         """Return the part for the wire."""
-        parts = (self.manifest.to_json(), self.parameters, self.front or b"")
-        return _SIZES.pack(*map(len, parts)) + b"".join(parts)
+        return joined(self.manifest.to_json(), self.parameters, self.front or b"")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientPart:
@@ -159,15 +157,10 @@ class ClientPart:
         MalformedMessage
             It is no such part.
         """
-        if not _SIZES.size <= len(data) <= MAX_PART_BYTES:
-            raise MalformedMessage("the client's part of the program has a wrong size")
-        first, second, third = _SIZES.unpack_from(data)
-        if _SIZES.size + first + second + third != len(data):
-            raise MalformedMessage("the client's part of the program is cut or too long")
-        rest = memoryview(data)[_SIZES.size :]
-        manifest = Manifest.from_json(bytes(rest[:first]))
-        front = bytes(rest[first + second :]) or None
-        return cls(manifest, bytes(rest[first : first + second]), front)
+        if len(data) > MAX_PART_BYTES:
+            raise MalformedMessage("the client's part of the program is too long")
+        manifest, parameters, front = split(data)
+        return cls(Manifest.from_json(manifest), parameters, front or None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,13 +34,13 @@ class _Ckks:
 def _load(order: Load, data: bytes) -> Engine:
     from privml.backbones.digests import sha256
     from privml.errors import UntrustedArtifact
+    from privml.protocols.fhe.parts import split
     from privml.protocols.he.contexts import ClientSpec, ServerContext
     from privml.protocols.he.network_file import network_of
-    from privml.protocols.he.program import split_program
 
     if sha256(data) != order.digest:
         raise UntrustedArtifact("the program is not the one that was recorded")
-    specification, description, weights = split_program(data)
+    specification, description, weights = split(data)
     spec = ClientSpec.from_json(specification)
     network = network_of(description, weights, where="the program")
     server = ServerContext(network, spec.parameters)

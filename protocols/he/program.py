@@ -8,7 +8,6 @@ plain arrays. No part is native code, so a bundle runs on any machine with the s
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from privml.protocols.fhe import pipe
 from privml.protocols.fhe.frequency import Frequency, Photo
 from privml.protocols.fhe.launcher import ChildLauncher, Duty, Limits
 from privml.protocols.fhe.manifest import FUNCTION_PRIVACY, Hex, Name
+from privml.protocols.fhe.parts import joined, split
 from privml.protocols.fhe.planned import SHARE_RESULTS
 from privml.protocols.fhe.programs import Bounds, Traffic
 from privml.protocols.he import tenseal_backend as backend
@@ -39,7 +39,6 @@ Floats = NDArray[np.float64]
 FORMAT: Final = "privml.ckks.program.1"
 MAX_MANIFEST_BYTES: Final = 1 << 18
 _MODULE: Final = "privml.protocols.he.child"
-_SIZES: Final = struct.Struct("<III")
 _GIB: Final = 1 << 30
 _CPU_S: Final = 600
 _MAX_KEYS: Final = 4 * _GIB  # no program of strangers makes a client draw more
@@ -249,8 +248,7 @@ class CkksPart:
 
     def to_bytes(self) -> bytes:
         """Return the part for the wire."""
-        parts = (self.manifest.to_json(), self.specification, self.front or b"")
-        return _SIZES.pack(*map(len, parts)) + b"".join(parts)
+        return joined(self.manifest.to_json(), self.specification, self.front or b"")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -261,14 +259,14 @@ class CkksPart:
         MalformedMessage
             It is no such part.
         """
-        manifest, specification, front = _split(data)
+        manifest, specification, front = split(data)
         return cls(CkksManifest.from_json(manifest), specification, front or None)
 
 
 def is_ckks(data: bytes) -> bool:
     """Return whether the client's part that a server sent is of a CKKS program."""
     try:
-        tree = msgspec.json.decode(_split(data)[0])
+        tree = msgspec.json.decode(split(data)[0])
     except (MalformedMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return isinstance(tree, dict) and tree.get("scheme") == "ckks"
@@ -313,9 +311,7 @@ class CkksServer:
 
     def computer(self, limits: Limits | None) -> ChildLauncher:
         """Return the process that computes, not yet started."""
-        spec = self.client.specification
-        data = _SIZES.pack(len(spec), len(self.description), len(self.weights))
-        data += spec + self.description + self.weights
+        data = joined(self.client.specification, self.description, self.weights)
         duty = Duty(
             module=_MODULE, order=pipe.Load(0, sha256(data)), data=data, traffic=self.traffic
         )
@@ -331,21 +327,6 @@ class CkksServer:
             memory_bytes=4 * _GIB + 8 * len(self.weights) + 12 * keys + encoded, cpu_s=_CPU_S,
             wall_s=4.0 * _CPU_S, threads=threads,
         )  # fmt: skip
-
-
-def split_program(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return specification, description and weights of a child's first order."""
-    return _split(data)
-
-
-def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
-    if len(data) < _SIZES.size:
-        raise MalformedMessage("the client's part of the program is cut")
-    first, second, third = _SIZES.unpack_from(data)
-    if _SIZES.size + first + second + third != len(data):
-        raise MalformedMessage("the client's part of the program is cut or too long")
-    rest = data[_SIZES.size :]
-    return rest[:first], rest[first : first + second], rest[first + second :]
 
 
 def _numbers(

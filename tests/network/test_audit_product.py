@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from privml.backbones import random_batch
 
-AUDITS = Path(__file__).resolve().parents[2] / "examples" / "audits"
-
 
 @pytest.fixture
-def product(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(AUDITS))
-    yield importlib.import_module("product")
-    for name in ("product", "product_party"):
-        sys.modules.pop(name, None)
+def product(load):
+    return load("product")
 
 
 def test_runs_cost_what_the_plan_declares(product) -> None:

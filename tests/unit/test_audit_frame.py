@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import stat
@@ -11,18 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-AUDITS = Path(__file__).resolve().parents[2] / "examples" / "audits"
-OURS = ("frame", "timing", "machine", "peers", "peers.environments", "peers.spu_client")
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
-    """Import modules of examples/audits as a script there would, and forget them afterwards."""
-    monkeypatch.syspath_prepend(str(AUDITS))
-    yield lambda name: importlib.import_module(name)
-    for name in OURS:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-AUDITS = Path(__file__).resolve().parents[2] / "examples" / "audits"
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
-    """Import modules of examples/audits as a script there would, and forget them afterwards."""
-    monkeypatch.syspath_prepend(str(AUDITS))
-    before = set(sys.modules)
-    yield lambda name: importlib.import_module(name)
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(AUDITS)):
-            sys.modules.pop(name)
 
 
 @pytest.fixture

@@ -178,15 +178,15 @@ def test_two_contexts_share_no_secret(classifier: PolynomialClassifier) -> None:
 
 def reachable(root: object) -> list[object]:
     """Return objects that an object of ours refers to, library handles included."""
-    found, todo = [], [root]
+    found, waiting = [], [root]
     seen: set[int] = set()
-    while todo:
-        one = todo.pop()
+    while waiting:
+        one = waiting.pop()
         if id(one) in seen or isinstance(one, type) or type(one).__name__ == "module":
             continue
         seen.add(id(one))
         found.append(one)
-        todo += [r for r in gc.get_referents(one) if not callable(r)]
+        waiting += [r for r in gc.get_referents(one) if not callable(r)]
     return found
 
 

@@ -89,17 +89,9 @@ class LogisticWalk {
       for (int64_t i = 0; i < count; ++i) dz_[i] = dot(row(i), step_, t_.dp);
       const bool last = decrement <= s_.tolerance * s_.tolerance * value;
       const bool near = close(decrement, value, dz_, count);
-      double length = 1.0;
-      for (int32_t halving = 0;; ++halving, length *= 0.5) {
-        for (int64_t i = 0; i < count; ++i) trial_[i] = z_[i] - length * dz_[i];
-        for (int64_t i = 0; i < t_.dp; ++i) scaled_[i] = w_[i] - length * step_[i];
-        if (last || halving == 40) break;
-        const double found = penalty(scaled_) + s_.c * loss(trial_, count);
-        if (near || found <= value - 1e-4 * length * decrement + 1e-13 * std::fabs(value)) {
-          value = found;
-          break;
-        }
-      }
+      const Move move{w_, step_, scaled_, t_.dp, z_, dz_, trial_, count};
+      descend(move, decrement, last, near, value,
+              [&] { return penalty(scaled_) + s_.c * loss(trial_, count); });
       std::swap(w_, scaled_);
       std::swap(z_, trial_);
       if (last) return true;

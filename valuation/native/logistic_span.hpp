@@ -89,18 +89,12 @@ class SpanWalk {
       const double limit = s_.tolerance * s_.tolerance * value;
       const double decrement = iterate(count, limit, value);
       const bool last = decrement <= limit, near = close(decrement, value, dz_, count);
-      double length = 1.0;
-      for (int32_t halving = 0;; ++halving, length *= 0.5) {
-        for (int64_t i = 0; i < count; ++i) trial_[i] = z_[i] - length * dz_[i];
-        for (int64_t i = 0; i < used(); ++i) next_[i] = w_[i] - length * step_[i];
+      const Move move{w_, step_, next_, used(), z_, dz_, trial_, count};
+      const bool judged = descend(move, decrement, last, near, value, [&] {
         known_ = loss(trial_, 0, count);
-        if (last || halving == 40) break;
-        const double found = penalty(next_) + s_.c * known_;
-        if (near || found <= value - 1e-4 * length * decrement + 1e-13 * std::fabs(value)) {
-          value = found;
-          break;
-        }
-      }
+        return penalty(next_) + s_.c * known_;
+      });
+      if (!judged) known_ = loss(trial_, 0, count);
       std::swap(w_, next_);
       std::swap(z_, trial_);
       if (last) return true;

@@ -5,20 +5,19 @@ The worker stays up, so an audit can take its runs and the peer's in turn.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from peers.environments import PeerUnavailable
+from peers.worker import LineWorker, WorkerEnded
 
 WORKER = Path(__file__).with_name("spu_layer.py")
 OURS_ONLY = ("OMP_", "MKL_", "OPENBLAS_NUM", "PYTHONPATH", "PRIVML_")
 
 
-class SpuPeer:
+class SpuPeer(LineWorker):
     """A running worker; context manager.
 
     Parameters
@@ -37,17 +36,12 @@ class SpuPeer:
     """
 
     def __init__(self, python: Path, *, settings: str = "tuned", limit_s: float = 900.0) -> None:
-        self._log = tempfile.TemporaryFile(  # noqa: SIM115 - open as long as the worker runs
-            mode="w+", encoding="utf-8", errors="replace"
-        )
         # Thread limits meant for our side must not slow the peer.
         clean = {k: v for k, v in os.environ.items() if not k.startswith(OURS_ONLY)}
         command = [str(python), str(WORKER), "--serve", "--settings", settings]
-        self._process = subprocess.Popen(
-            [*command, "--limit-s", str(limit_s)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=clean,
-        )  # fmt: skip
-        self.facts = self._answer()
+        super().__init__([*command, "--limit-s", str(limit_s)], clean)
+        with _explained():
+            self.facts = self.answer()
 
     def prepare(self, case: str) -> dict[str, object]:
         """Compile `case`, share its inputs, run it once; return bytes, messages and error.
@@ -70,46 +64,13 @@ class SpuPeer:
         return float(str(self._ask("run", case)["seconds"]))
 
     def _ask(self, verb: str, case: str) -> dict[str, object]:
-        stdin = self._process.stdin
-        try:
-            if stdin is not None:
-                stdin.write(json.dumps({"do": verb, "case": case}) + "\n")
-                stdin.flush()
-        except BrokenPipeError:
-            pass  # the missing answer says why
-        return self._answer()
+        with _explained():
+            return self.send({"do": verb, "case": case})
 
-    def _answer(self) -> dict[str, object]:
-        stdout = self._process.stdout
-        line = stdout.readline() if stdout is not None else ""
-        if not line:
-            self._end()
-            self._log.seek(0)
-            last = self._log.read().strip().splitlines()[-1:]
-            self._log.close()
-            raise PeerUnavailable(f"the SPU worker ended: {' '.join(last) or 'no message'}"[:400])
-        return dict(json.loads(line))
 
-    def close(self) -> None:
-        """End the worker; again is fine."""
-        if not self._log.closed:
-            self._end()
-            self._log.close()
-
-    def _end(self) -> None:
-        try:  # the end of its input ends the worker
-            self._process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-
-    def __enter__(self) -> SpuPeer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except WorkerEnded as error:
+        raise PeerUnavailable(f"the SPU worker ended: {error}"[:400]) from error

@@ -5,18 +5,16 @@ Each peer lives in an environment of its own, since neither allows a current num
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from peers.environments import Peer, PeerUnavailable, Progress, obtain
+from peers.worker import LineWorker, WorkerEnded
 
 FOLDER = Path(__file__).parent
 PYDVL = Peer(
@@ -33,14 +31,13 @@ OPENDATAVAL = Peer(
 )
 SCRIPTS = {PYDVL.name: "pydvl_worker.py", OPENDATAVAL.name: "opendataval_worker.py"}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_ANSWER_S = 20
 
 
 class PeerFailed(Exception):
     """The peer's worker could not carry out a request; the text says why."""
 
 
-class Worker:
+class Worker(LineWorker):
     """A running worker; context manager.
 
     Parameters
@@ -66,19 +63,13 @@ class Worker:
     ) -> None:
         python = obtain(peer, root, create=create, progress=progress)
         self._folder = tempfile.TemporaryDirectory()
-        self._log = tempfile.TemporaryFile(  # noqa: SIM115 - open as long as the worker runs
-            mode="w+", encoding="utf-8", errors="replace"
-        )
         own = {k: v for k, v in os.environ.items() if k not in (*THREADS, "PYTHONPATH")}
         if threads is not None:
             own |= dict.fromkeys(THREADS, str(threads))
-        self._process = subprocess.Popen(
-            [str(python), str(FOLDER / SCRIPTS[peer.name])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=own,
-        )  # fmt: skip
+        super().__init__([str(python), str(FOLDER / SCRIPTS[peer.name])], own)
         try:
-            self.facts = self._answer()
-        except PeerFailed as error:
+            self.facts = self.answer()
+        except WorkerEnded as error:
             self.close()
             raise PeerUnavailable(f"{peer.name} does not start: {error}") from error
 
@@ -96,49 +87,15 @@ class Worker:
         PeerFailed
             The worker told an error, or ended.
         """
-        stdin = self._process.stdin
         try:
-            if stdin is not None:
-                stdin.write(json.dumps({"do": do, **asked}) + "\n")
-                stdin.flush()
-        except BrokenPipeError:
-            pass  # the missing answer says why
-        answer = self._answer()
+            answer = self.send({"do": do, **asked})
+        except WorkerEnded as error:
+            raise PeerFailed(f"the worker ended: {error}"[:400]) from error
         if "failed" in answer:
             raise PeerFailed(str(answer["failed"])[:400])
         return answer
 
-    def _answer(self) -> dict[str, Any]:
-        stdout = self._process.stdout
-        for line in stdout or ():
-            if line.startswith("{"):  # some peers print notes when they are imported
-                return dict(json.loads(line))
-        self._end()
-        self._log.seek(0)
-        last = self._log.read().strip().splitlines()[-1:]
-        raise PeerFailed(f"the worker ended: {' '.join(last) or 'no message'}"[:400])
-
     def close(self) -> None:
-        """End the worker; again is fine."""
-        if not self._log.closed:
-            self._end()
-            self._log.close()
-            self._folder.cleanup()
-
-    def _end(self) -> None:
-        try:  # the end of its input ends the worker
-            self._process.communicate(timeout=_ANSWER_S)
-        except (subprocess.TimeoutExpired, ValueError):
-            self._process.kill()
-            self._process.wait()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        """End the worker and remove its files; again is fine."""
+        super().close()
+        self._folder.cleanup()
